@@ -1,0 +1,1 @@
+"""The model: configuration, layers, the Transformer, and where its weights come from."""

@@ -1,0 +1,286 @@
+"""The numbers of a model, read from a hub `config.json` or from GGUF metadata.
+
+Contract: a `ModelConfig` that exists is one that `Transformer` can run. Whatever it cannot run (another architecture,
+another kind of RoPE scaling, an activation other than SiLU) is refused here, by name, with `ConfigError`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from minillm.measure.shape import ModelShape
+
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
+HUB_CLASSES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+}
+ROPE_KINDS = ("default", "linear", "llama3")
+
+
+class ConfigError(ValueError):
+    """A configuration that is incomplete, contradicts itself, or asks for what this model does not do."""
+
+
+@dataclass(frozen=True)
+class KVSpec:
+    """What one layer keeps per token, and how it attends: the only thing a cache knows of the model.
+
+    `heads` K/V heads of `k_dim` and `v_dim` values; `window` keys visible to each query, itself included (None: all);
+    `scale` multiplies q·k before the softmax.
+    """
+
+    heads: int
+    k_dim: int
+    v_dim: int
+    window: int | None
+    scale: float
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """How RoPE frequencies are stretched beyond the trained context.
+
+    `linear` divides every frequency by `factor` (Chen et al. 2023, position interpolation). `llama3` divides only the
+    slow ones and blends in between (Llama 3.1): wavelengths above `original_context / low_freq_factor` are divided,
+    those below `original_context / high_freq_factor` are kept.
+    """
+
+    kind: str
+    factor: float
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_context: int = 8192
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Every number `Transformer` needs. Build it with `from_hf` or `from_gguf`."""
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rms_norm_eps: float = 1e-5
+    rope_theta: float = 10000.0
+    rope_scaling: RopeScaling | None = None
+    context_length: int = 2048
+    tie_embeddings: bool = False
+    attention_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    windows: tuple[int | None, ...] | None = None
+    eos_ids: tuple[int, ...] = ()
+    bos_id: int | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.architecture not in ARCHITECTURES:
+            raise ConfigError(f"unknown architecture {self.architecture!r}: expected one of {', '.join(ARCHITECTURES)}")
+        for field in ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads",
+                      "head_dim", "context_length"):
+            value = getattr(self, field)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ConfigError(f"config {field} is {value!r}: expected a positive integer")
+        if self.num_heads % self.num_kv_heads:
+            raise ConfigError(f"config num_heads is {self.num_heads}: expected a multiple of num_kv_heads "
+                              f"({self.num_kv_heads})")
+        if self.head_dim % 2:
+            raise ConfigError(f"config head_dim is {self.head_dim}: expected an even number, RoPE rotates pairs")
+        for field in ("rms_norm_eps", "rope_theta"):
+            value = getattr(self, field)
+            if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+                raise ConfigError(f"config {field} is {value!r}: expected a positive number")
+        if self.windows is not None and len(self.windows) != self.num_layers:
+            raise ConfigError(f"config windows has {len(self.windows)} entries: expected one per layer "
+                              f"({self.num_layers})")
+
+    @property
+    def scale(self) -> float:
+        """What multiplies q·k: 1/√head_dim."""
+        return self.head_dim**-0.5
+
+    def window(self, layer: int) -> int | None:
+        """Keys visible to each query of `layer`, itself included; None when it sees all."""
+        return self.windows[layer] if self.windows is not None else None
+
+    def kv_specs(self) -> list[KVSpec]:
+        """One KVSpec a layer."""
+        return [KVSpec(self.num_kv_heads, self.head_dim, self.head_dim, self.window(layer), self.scale)
+                for layer in range(self.num_layers)]
+
+    def shape(self) -> ModelShape:
+        """The same model as `measure` sees it."""
+        window = self.windows[0] if self.windows is not None and len(set(self.windows)) == 1 else None
+        return ModelShape(
+            name=self.name or self.architecture, layers=self.num_layers, hidden=self.hidden_size,
+            heads=self.num_heads, kv_heads=self.num_kv_heads, head_dim=self.head_dim,
+            intermediate=self.intermediate_size, vocab=self.vocab_size, context=self.context_length,
+            tied_embeddings=self.tie_embeddings, attention_bias=self.attention_bias, qk_norm=self.qk_norm,
+            window=window)
+
+    @classmethod
+    def from_hf(cls, data: dict[str, Any], name: str = "") -> ModelConfig:
+        """From the dictionary of a hub `config.json`. Raises ConfigError."""
+        return _from_hf(data, name)
+
+    @classmethod
+    def from_gguf(cls, metadata: dict[str, Any], tie_embeddings: bool = False) -> ModelConfig:
+        """From GGUF metadata (`general.architecture`, `llama.block_count`, …). Raises ConfigError.
+
+        Whether the embedding is tied is not in the metadata: it is whether the file has an `output.weight`.
+        """
+        return _from_gguf(metadata, tie_embeddings)
+
+
+def _need(data: dict[str, Any], key: str, where: str) -> Any:
+    if data.get(key) is None:
+        raise ConfigError(f"{where} has no {key!r}: expected it in a decoder-only transformer's configuration")
+    return data[key]
+
+
+def _ids(value: Any) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
+def _from_hf(data: dict[str, Any], name: str) -> ModelConfig:
+    where = "config.json"
+    if not isinstance(data, dict):
+        raise ConfigError(f"{where} holds a {type(data).__name__}: expected an object")
+    classes = data.get("architectures") or []
+    architecture = next((HUB_CLASSES[c] for c in classes if c in HUB_CLASSES), None)
+    if architecture is None and not classes and data.get("model_type") in ARCHITECTURES:
+        architecture = data["model_type"]
+    if architecture is None:
+        found = ", ".join(map(str, classes)) or data.get("model_type")
+        raise ConfigError(f"{where} names the architecture {found!r}: expected one of {', '.join(HUB_CLASSES)}")
+    activation = data.get("hidden_act", "silu")
+    if activation != "silu":
+        raise ConfigError(f"{where} hidden_act is {activation!r}: expected 'silu'")
+    hidden = _need(data, "hidden_size", where)
+    heads = _need(data, "num_attention_heads", where)
+    layers = _need(data, "num_hidden_layers", where)
+    context = _need(data, "max_position_embeddings", where)
+    # Newer configs keep rope_theta inside rope_parameters; older ones keep it at the top, beside rope_scaling.
+    rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
+    theta = data.get("rope_theta") or rope.get("rope_theta") or 10000.0
+    if data.get("partial_rotary_factor", rope.get("partial_rotary_factor", 1.0)) != 1.0:
+        raise ConfigError(f"{where} partial_rotary_factor is not 1: expected RoPE over the whole head")
+    return ModelConfig(
+        architecture=architecture,
+        vocab_size=_need(data, "vocab_size", where),
+        hidden_size=hidden,
+        intermediate_size=_need(data, "intermediate_size", where),
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=data.get("num_key_value_heads") or heads,
+        head_dim=data.get("head_dim") or hidden // heads,
+        rms_norm_eps=data.get("rms_norm_eps", 1e-6),
+        rope_theta=theta,
+        rope_scaling=_rope_scaling(rope, context, where),
+        context_length=context,
+        tie_embeddings=bool(data.get("tie_word_embeddings", False)),
+        # Qwen2 always has the bias on q, k and v, and never on o; its config does not say so.
+        attention_bias=architecture == "qwen2" or bool(data.get("attention_bias", False)),
+        output_bias=architecture != "qwen2" and bool(data.get("attention_bias", False)),
+        mlp_bias=bool(data.get("mlp_bias", False)),
+        qk_norm=architecture == "qwen3",
+        windows=_windows(data, architecture, layers),
+        eos_ids=_ids(data.get("eos_token_id")),
+        bos_id=data.get("bos_token_id"),
+        name=name or data.get("_name_or_path") or architecture,
+    )
+
+
+def _windows(data: dict[str, Any], architecture: str, layers: int) -> tuple[int | None, ...] | None:
+    window = data.get("sliding_window")
+    if architecture == "llama" or window is None:
+        return None
+    if architecture == "mistral":
+        return (window,) * layers
+    if not data.get("use_sliding_window", False):
+        return None
+    kinds = data.get("layer_types")
+    if kinds is None:  # Qwen: the first max_window_layers see everything
+        first = data.get("max_window_layers", layers)
+        kinds = ["full_attention"] * min(first, layers) + ["sliding_attention"] * max(layers - first, 0)
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def _rope_scaling(rope: dict[str, Any], context: int, where: str) -> RopeScaling | None:
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind not in ROPE_KINDS:
+        raise ConfigError(f"{where} asks for RoPE scaling {kind!r}: expected one of {', '.join(ROPE_KINDS)}")
+    if kind == "default":
+        return None
+    factor = float(_need(rope, "factor", f"{where} rope_scaling"))
+    if factor <= 0:
+        raise ConfigError(f"{where} rope_scaling factor is {factor}: expected a positive number")
+    if kind == "linear":
+        return RopeScaling("linear", factor)
+    return RopeScaling(
+        "llama3", factor,
+        low_freq_factor=float(_need(rope, "low_freq_factor", f"{where} rope_scaling")),
+        high_freq_factor=float(_need(rope, "high_freq_factor", f"{where} rope_scaling")),
+        original_context=int(rope.get("original_max_position_embeddings") or context))
+
+
+def _from_gguf(metadata: dict[str, Any], tie_embeddings: bool) -> ModelConfig:
+    where = "GGUF metadata"
+    architecture = _need(metadata, "general.architecture", where)
+    if architecture not in ARCHITECTURES:
+        raise ConfigError(f"{where} names the architecture {architecture!r}: expected one of "
+                          f"{', '.join(ARCHITECTURES)}")
+
+    def need(key: str) -> Any:
+        return _need(metadata, f"{architecture}.{key}", where)
+
+    def get(key: str, default: Any = None) -> Any:
+        return metadata.get(f"{architecture}.{key}", default)
+
+    if get("expert_count"):
+        raise ConfigError(f"{where} expert_count is {get('expert_count')}: expected a dense model, without experts")
+    hidden, heads = need("embedding_length"), need("attention.head_count")
+    head_dim = get("attention.key_length") or hidden // heads
+    if get("rope.dimension_count", head_dim) != head_dim:
+        raise ConfigError(f"{where} rope.dimension_count is {get('rope.dimension_count')}: expected the whole head "
+                          f"({head_dim})")
+    kind = get("rope.scaling.type", "none")
+    rope = {"rope_type": "default" if kind == "none" else kind, "factor": get("rope.scaling.factor")}
+    layers = need("block_count")
+    window = get("attention.sliding_window")
+    vocab = get("vocab_size") or len(metadata.get("tokenizer.ggml.tokens") or ()) or None
+    if vocab is None:
+        raise ConfigError(f"{where} has no '{architecture}.vocab_size' and no tokens: expected one of the two")
+    return ModelConfig(
+        architecture=architecture,
+        vocab_size=vocab,
+        hidden_size=hidden,
+        intermediate_size=need("feed_forward_length"),
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=get("attention.head_count_kv") or heads,
+        head_dim=head_dim,
+        rms_norm_eps=need("attention.layer_norm_rms_epsilon"),
+        rope_theta=get("rope.freq_base", 10000.0),
+        rope_scaling=_rope_scaling(rope, need("context_length"), where),
+        context_length=need("context_length"),
+        tie_embeddings=tie_embeddings,
+        attention_bias=architecture == "qwen2",
+        qk_norm=architecture == "qwen3",
+        windows=(window,) * layers if window and architecture == "mistral" else None,
+        eos_ids=_ids(metadata.get("tokenizer.ggml.eos_token_id")),
+        bos_id=metadata.get("tokenizer.ggml.bos_token_id"),
+        name=metadata.get("general.name") or architecture,
+    )
