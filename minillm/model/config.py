@@ -72,6 +72,7 @@ class ModelConfig:
     rms_norm_eps: float = 1e-5
     rope_theta: float = 10000.0
     rope_scaling: RopeScaling | None = None
+    rope_divisors: tuple[float, ...] | None = None  # [head_dim/2], as a GGUF file spells llama3 scaling out
     context_length: int = 2048
     tie_embeddings: bool = False
     attention_bias: bool = False
@@ -100,6 +101,9 @@ class ModelConfig:
             value = getattr(self, field)
             if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
                 raise ConfigError(f"config {field} is {value!r}: expected a positive number")
+        if self.rope_divisors is not None and len(self.rope_divisors) != self.head_dim // 2:
+            raise ConfigError(f"config rope_divisors has {len(self.rope_divisors)} entries: expected head_dim/2 "
+                              f"({self.head_dim // 2})")
         if self.windows is not None and len(self.windows) != self.num_layers:
             raise ConfigError(f"config windows has {len(self.windows)} entries: expected one per layer "
                               f"({self.num_layers})")
@@ -134,12 +138,14 @@ class ModelConfig:
         return _from_hf(data, name)
 
     @classmethod
-    def from_gguf(cls, metadata: dict[str, Any], tie_embeddings: bool = False) -> ModelConfig:
+    def from_gguf(cls, metadata: dict[str, Any], tie_embeddings: bool = False,
+                  rope_divisors: tuple[float, ...] | None = None) -> ModelConfig:
         """From GGUF metadata (`general.architecture`, `llama.block_count`, …). Raises ConfigError.
 
-        Whether the embedding is tied is not in the metadata: it is whether the file has an `output.weight`.
+        Two facts are not in the metadata but in the tensors: the embedding is tied when there is no `output.weight`,
+        and llama3 RoPE scaling is spelled out as `rope_freqs.weight`, one divisor per frequency.
         """
-        return _from_gguf(metadata, tie_embeddings)
+        return _from_gguf(metadata, tie_embeddings, rope_divisors)
 
 
 def _need(data: dict[str, Any], key: str, where: str) -> Any:
@@ -236,7 +242,8 @@ def _rope_scaling(rope: dict[str, Any], context: int, where: str) -> RopeScaling
         original_context=int(rope.get("original_max_position_embeddings") or context))
 
 
-def _from_gguf(metadata: dict[str, Any], tie_embeddings: bool) -> ModelConfig:
+def _from_gguf(metadata: dict[str, Any], tie_embeddings: bool,
+               rope_divisors: tuple[float, ...] | None) -> ModelConfig:
     where = "GGUF metadata"
     architecture = _need(metadata, "general.architecture", where)
     if architecture not in ARCHITECTURES:
@@ -275,6 +282,7 @@ def _from_gguf(metadata: dict[str, Any], tie_embeddings: bool) -> ModelConfig:
         rms_norm_eps=need("attention.layer_norm_rms_epsilon"),
         rope_theta=get("rope.freq_base", 10000.0),
         rope_scaling=_rope_scaling(rope, need("context_length"), where),
+        rope_divisors=rope_divisors,
         context_length=need("context_length"),
         tie_embeddings=tie_embeddings,
         attention_bias=architecture == "qwen2",
