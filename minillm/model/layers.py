@@ -13,7 +13,6 @@ import torch
 from torch import nn
 from torch.nn.functional import linear, silu
 
-from minillm.model import layers  # rope is called as layers.apply_rope, so that a reader's own can take its place
 from minillm.model.config import ModelConfig
 
 MakeLinear = Callable[..., nn.Module]
@@ -115,7 +114,7 @@ class Attention(nn.Module):
         v = self.v_proj(x).view(tokens, self.kv_heads, self.head_dim)
         if self.q_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k = layers.apply_rope(q, cos, sin), layers.apply_rope(k, cos, sin)
+        q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
         out = step.cache.attend(self.layer, q, k, v, step)  # [T, H, D]
         return self.o_proj(out.reshape(tokens, self.heads * self.head_dim))
 
@@ -126,7 +125,8 @@ class MLP(nn.Module):
     def __init__(self, config: ModelConfig, layer: int, make_linear: MakeLinear, device: torch.device | str | None,
                  dtype: torch.dtype | None) -> None:
         super().__init__()
-        hidden, inner, bias, prefix = config.hidden_size, config.intermediate_size, config.mlp_bias, f"layers.{layer}.mlp."
+        hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        prefix = f"layers.{layer}.mlp."
         self.gate_proj = make_linear(prefix + "gate_proj", hidden, inner, bias, device, dtype)
         self.up_proj = make_linear(prefix + "up_proj", hidden, inner, bias, device, dtype)
         self.down_proj = make_linear(prefix + "down_proj", inner, hidden, bias, device, dtype)

@@ -76,7 +76,7 @@ class Transformer(nn.Module):
 
     def head(self, hidden: torch.Tensor, rows: list[int]) -> torch.Tensor:
         """Logits [R, V] of the chosen tokens: only these rows meet the vocabulary's matrix."""
-        if len(rows) != hidden.shape[0]:
+        if rows != list(range(hidden.shape[0])):
             hidden = hidden[rows]  # [R, hidden]
         hidden = self.norm(hidden)
         if self.lm_head is None:

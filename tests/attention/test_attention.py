@@ -1,0 +1,88 @@
+"""The reference against sums written out by hand; every backend against the reference in float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minillm.attention import backends, reference
+
+
+def by_hand(q, k, v, scale, window=None):
+    """Attention with explicit loops over heads, queries and keys: nothing to get wrong but the definition."""
+    queries, heads, _ = q.shape
+    keys, kv_heads, width = v.shape
+    out = torch.zeros(queries, heads, width, dtype=torch.float64)
+    for h in range(heads):
+        g = h // (heads // kv_heads)
+        for i in range(queries):
+            at = i + keys - queries
+            first = 0 if window is None else max(0, at - window + 1)
+            scores = [float(q[i, h] @ k[j, g]) * scale for j in range(first, at + 1)]
+            top = max(scores)
+            weights = [math.exp(s - top) for s in scores]
+            for w, j in zip(weights, range(first, at + 1)):
+                out[i, h] += w / sum(weights) * v[j, g]
+    return out
+
+
+def random(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@st.composite
+def rows(draw):
+    """(query_len, key_len) of each row: keys at least as many as queries."""
+    lens = draw(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=4))
+    return [(new, new + before) for new, before in lens]
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows(), st.sampled_from([(1, 1), (4, 4), (6, 2), (5, 1)]), st.sampled_from([None, 1, 3, 64]),
+       st.integers(0, 2**16))
+def test_every_backend_is_attention_by_its_definition(lens, heads, window, seed) -> None:
+    h, h_kv = heads
+    q = random(sum(new for new, _ in lens), h, 8, seed=seed)
+    keys = [random(total, h_kv, 8, seed=seed + i + 1) for i, (_, total) in enumerate(lens)]
+    values = [random(total, h_kv, 6, seed=seed + i + 50) for i, (_, total) in enumerate(lens)]
+    expected, start = [], 0
+    for (new, _), k, v in zip(lens, keys, values):
+        expected.append(by_hand(q[start : start + new], k, v, 0.3, window))
+        start += new
+    expected = torch.cat(expected)
+    for backend in backends.BACKENDS:
+        got = backends.attend(backend, q, keys, values, [new for new, _ in lens], 0.3, window)
+        torch.testing.assert_close(got, expected, atol=1e-12, rtol=1e-12)
+
+
+def test_constant_values_come_back_whatever_the_scores() -> None:
+    """Softmax rows sum to 1, so attention over a constant V returns it."""
+    q, k, v = random(7, 4, 8, seed=0) * 30, random(12, 2, 8, seed=1) * 30, torch.full((12, 2, 8), 2.5)
+    out = reference.causal_attention(q, k, v.double(), 1.0)
+    torch.testing.assert_close(out, torch.full_like(out, 2.5))
+
+
+def test_a_window_as_long_as_the_text_is_no_window() -> None:
+    q, k, v = random(9, 4, 8, seed=0), random(9, 2, 8, seed=1), random(9, 2, 8, seed=2)
+    assert torch.equal(reference.causal_attention(q, k, v, 0.3, window=9), reference.causal_attention(q, k, v, 0.3))
+    seen = reference.causal_mask(9, 9, 4, "cpu").sum(dim=1)
+    assert seen.tolist() == [min(i + 1, 4) for i in range(9)]
+
+
+def test_query_heads_of_a_group_are_neighbours() -> None:
+    """GQA repeats each K/V head in place (a a b b), it does not tile them (a b a b)."""
+    q, k, v = random(5, 4, 8, seed=0), random(5, 2, 8, seed=1), random(5, 2, 8, seed=2)
+    grouped = reference.causal_attention(q, k, v, 0.3)
+    full = reference.causal_attention(q, k[:, [0, 0, 1, 1]], v[:, [0, 0, 1, 1]], 0.3)
+    tiled = reference.causal_attention(q, k[:, [0, 1, 0, 1]], v[:, [0, 1, 0, 1]], 0.3)
+    torch.testing.assert_close(grouped, full)
+    assert not torch.allclose(grouped, tiled)
+
+
+def test_an_unknown_backend_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="'flashy': expected one of reference, sdpa"):
+        backends.check_backend("flashy")
