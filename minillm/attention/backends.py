@@ -22,7 +22,7 @@ def _sdpa(q: torch.Tensor, keys: list[torch.Tensor], values: list[torch.Tensor],
     outputs = []
     start = 0
     for k, v, length in zip(keys, values, query_lens):
-        row = q[start : start + length].transpose(0, 1)[None]  # [1, H, S_q, D]
+        row = q[start : start + length].transpose(0, 1)[None].contiguous()  # [1, H, S_q, D], read once per key tile
         k, v = k.transpose(0, 1)[None], v.transpose(0, 1)[None]  # [1, H_kv, S_k, D]
         keys_seen = k.shape[2]
         mask = None
