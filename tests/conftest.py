@@ -1,0 +1,16 @@
+"""Fixtures that many tests share."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def smollm2():
+    """SmolLM2-135M-Instruct as `zoo.load` gives it: float32 on the CPU. Fails, not skips, when it was not fetched."""
+    from minillm.model import zoo
+
+    try:
+        return zoo.load("smollm2", dtype="float32", device="cpu")
+    except ValueError as error:
+        pytest.fail(f"these tests need the model: run minillm fetch smollm2 ({error})")
