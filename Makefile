@@ -14,7 +14,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
 .DEFAULT_GOAL := help
-.PHONY: help learn test lint soak notebooks exercises check-python
+.PHONY: help learn test lint soak notebooks exercises check-python dev
 
 help:
 	@echo "make learn       set up, fetch the model, take the tour, open the lessons (LAB=0: stop before JupyterLab)"
@@ -35,26 +35,26 @@ learn: check-python
 	@$(BIN)/minillm tour
 	@if [ "$(LAB)" != 0 ]; then $(BIN)/jupyter lab mine/notebooks; fi
 
-.venv/ready: check-python
+dev: check-python
 	@$(PYTHON) minillm/install.py --extra dev --torch "$(TORCH)"
 	@$(BIN)/minillm fetch smollm2
 
-test: .venv/ready lint
+test: dev lint
 	@echo "minillm: tests"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not soak" tests
 	@if ls notebooks/*.ipynb >/dev/null 2>&1; then echo "minillm: notebooks, one after another" && \
 		$(BIN)/python -m pytest -q -p no:cacheprovider --nbval --nbval-current-env --nbval-cell-timeout=180 \
 		notebooks; fi
 
-lint: .venv/ready
+lint: dev
 	@echo "minillm: lint"
 	@$(BIN)/python -m ruff check .
 
-soak: .venv/ready
+soak: dev
 	@$(BIN)/python -m pytest -q -n $(WORKERS) -m soak tests
 
-notebooks: .venv/ready
+notebooks: dev
 	@$(BIN)/python -m minillm.course.notebooks
 
-exercises: .venv/ready
+exercises: dev
 	@$(BIN)/python -m minillm.course.build

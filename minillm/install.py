@@ -1,4 +1,4 @@
-"""Create .venv and install minillm into it. Run by the Makefile before anything is installed, so: standard library only.
+"""Create .venv and install minillm into it. The Makefile runs it before anything is installed: standard library only.
 
     python3 minillm/install.py --extra course
 
@@ -22,7 +22,10 @@ ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own index of CPU builds
 INCLUDES = {"course": (), "dev": ("course",)}  # extras that another one brings along
-SIZES = {"course": "JupyterLab and the libraries: about 200 MB", "dev": "everything for tests and lessons: about 300 MB"}
+SIZES = {
+    "course": "JupyterLab and the libraries: about 200 MB",
+    "dev": "everything for tests and lessons: about 300 MB",
+}
 OLDEST = (3, 11)
 
 

@@ -4,8 +4,8 @@
     python -m minillm.course.notebooks --force    all of them again
     python -m minillm.course.notebooks 01         only those whose name starts so
 
-The source (jupytext's py:percent format, tags inline) is what is written and reviewed. The built file carries stable cell
-ids and nothing of the run but its outputs, so that a rebuild changes only what the lesson changed.
+The source (jupytext's py:percent format, tags inline) is what is written and reviewed. The built file carries stable
+cell ids and nothing of the run but its outputs, so that a rebuild changes only what the lesson changed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a user feels, computed from timestamps: TTFT, TPOT, ITL, end-to-end time, throughput, goodput.
 
-All times are seconds on one clock. TTFT (time to first token) is prefill plus waiting. ITL (inter-token latency) is each
-gap between later tokens, so the first token never counts into it. TPOT (time per output token) is their mean, per
+All times are seconds on one clock. TTFT (time to first token) is prefill plus waiting. ITL (inter-token latency) is
+each gap between later tokens, so the first token never counts into it. TPOT (time per output token) is their mean, per
 request: (E2E - TTFT) / (N - 1), which a request of one token does not have.
 """
 

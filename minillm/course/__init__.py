@@ -1,0 +1,1 @@
+"""The course: exercises, checks, progress, and the building of lessons."""

@@ -1,0 +1,1 @@
+"""Requests and what comes back for them."""

@@ -1,0 +1,93 @@
+"""Fused residual add and RMSNorm: against float64, over odd shapes; and compiled for five chips without having one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from minillm.kernels.rms_norm import add_rms_norm, add_rms_norm_reference
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def inputs(tokens: int, width: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(tokens * 1000 + width)
+    x, residual = torch.randn(2, tokens, width, generator=generator) * 3
+    weight = torch.rand(width, generator=generator) + 0.5
+    return tuple(t.to(DEVICE, dtype) for t in (x, residual, weight))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("tokens", "width"), [(1, 1), (3, 7), (2, 64), (5, 576), (1, 1000), (4, 1536)])
+def test_it_agrees_with_float64(tokens: int, width: int, dtype: torch.dtype) -> None:
+    """float32 within 1e-5. Halves: one rounding step of the dtype, since Triton's interpreter truncates to bfloat16."""
+    x, residual, weight = inputs(tokens, width, dtype)
+    normed, total = add_rms_norm(x, residual, weight, 1e-5)
+    assert normed.dtype == total.dtype == dtype
+    step = torch.finfo(dtype).eps
+    torch.testing.assert_close(total, x + residual, rtol=step, atol=0)
+    exact, _ = add_rms_norm_reference(total.double(), torch.zeros_like(total).double(), weight.double(), 1e-5)
+    tolerance = 1e-5 if dtype == torch.float32 else step
+    torch.testing.assert_close(normed.double(), exact, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_twin_keeps_its_mean_wide(dtype: torch.dtype) -> None:
+    """Values whose squares overflow float16 still come out right: the mean of squares is float32."""
+    x = torch.full((2, 64), 300.0, dtype=dtype, device=DEVICE)
+    for call in (add_rms_norm, add_rms_norm_reference):
+        normed, _ = call(x, torch.zeros_like(x), torch.ones(64, dtype=dtype, device=DEVICE), 1e-5)
+        torch.testing.assert_close(normed, torch.ones_like(normed), rtol=torch.finfo(dtype).eps, atol=0)
+
+
+def test_the_inputs_are_left_alone_and_no_tokens_are_fine() -> None:
+    x, residual, weight = inputs(3, 20, torch.float32)
+    before = x.clone(), residual.clone()
+    add_rms_norm(x, residual, weight)
+    assert torch.equal(x, before[0])
+    assert torch.equal(residual, before[1])
+    assert add_rms_norm(x[:0], residual[:0], weight)[0].shape == (0, 20)
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda x, r, w: (x[0], r, w), r"x is \[20\]"), (lambda x, r, w: (x, r[:, :5], w), r"residual \[3, 5\]"),
+    (lambda x, r, w: (x, r, w[:3]), r"weight is \[3\]: expected \[20\]"),
+    (lambda x, r, w: (x.double(), r.double(), w), "float64"), (lambda x, r, w: (x, r.half(), w), "float16"),
+    (lambda x, r, w: (x.T.contiguous().T, r, w), "not contiguous"),
+    (lambda x, r, w: (x[:, :0], r[:, :0], w[:0]), "have 0 values")])
+def test_what_it_cannot_do_is_refused(change, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        add_rms_norm(*change(*inputs(3, 20, torch.float32)))
+
+
+COMPILE = """
+import json, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from minillm.kernels.rms_norm import add_rms_norm_kernel, warps
+pointers = {name: "*bf16" for name in ("x_ptr", "residual_ptr", "weight_ptr", "normed_ptr", "total_ptr")}
+source = ASTSource(add_rms_norm_kernel, signature={**pointers, "width": "i32", "eps": "fp32", "BLOCK": "constexpr"},
+                   constexprs={"BLOCK": 1024})
+shared = {}
+for name, target in {"sm_80": GPUTarget("cuda", 80, 32), "sm_89": GPUTarget("cuda", 89, 32),
+                     "sm_90": GPUTarget("cuda", 90, 32), "sm_100": GPUTarget("cuda", 100, 32),
+                     "gfx942": GPUTarget("hip", "gfx942", 64)}.items():
+    compiled = triton.compile(source, target=target, options={"num_warps": warps(1024)})
+    assert compiled.asm["ptx" if target.backend == "cuda" else "amdgcn"]
+    shared[name] = compiled.metadata.shared
+print(json.dumps(shared))
+"""
+
+
+def test_it_compiles_for_five_chips_without_one() -> None:
+    """A row of sums fits any chip's shared memory many times over."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    run = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-2000:]
+    shared = json.loads(run.stdout)
+    assert len(shared) == 5
+    assert max(shared.values()) <= 1024
