@@ -12,10 +12,10 @@ import argparse
 import statistics
 import time
 
+import record
 import torch
 import transformers
 
-import record
 from minillm.cache.contiguous import ContiguousKVCache
 from minillm.measure.hardware import device_name
 from minillm.model import zoo

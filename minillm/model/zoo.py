@@ -125,7 +125,7 @@ def load(name_or_path: str | Path, dtype: str | torch.dtype = "float32", device:
 
 
 def check_weights(model: torch.nn.Module, shapes: dict[str, tuple[int, ...]], path: Path | str) -> None:
-    """Every parameter has its tensor, of its shape, and none is left over. Raises ModelError on the first that fails."""
+    """Every parameter has its tensor, of its shape, and none is left over. Else ModelError, naming the first."""
     expected = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     for name, shape in expected.items():
         if name not in shapes:
