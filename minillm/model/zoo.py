@@ -142,10 +142,17 @@ def check_weights(model: torch.nn.Module, shapes: dict[str, tuple[int, ...]], pa
 
 @torch.no_grad()
 def load_weights(model: torch.nn.Module, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Copy each tensor into the parameter of its name, cast on the way; only one is held at a time."""
-    parameters = dict(model.named_parameters())
-    for name, tensor in tensors:
-        parameters[name].copy_(tensor)
+    """Copy each tensor into the parameter of its name, cast on the way; only one is held at a time.
+
+    On one thread: torch's others would spin between two copies, and slow the dequantization on a busy machine.
+    """
+    parameters, threads = dict(model.named_parameters()), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for name, tensor in tensors:
+            parameters[name].copy_(tensor)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def locate(name_or_path: str | Path) -> Path:

@@ -272,6 +272,16 @@ def test_weights_are_cast_while_they_are_copied(dtype, tmp_path) -> None:
         assert torch.equal(parameter, weights[name].to(wanted))
 
 
+def test_the_number_of_threads_is_given_back(tmp_path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        zoo.load(write_hub_gguf(tmp_path / "m.gguf", hub_model("llama"), "llama"), device="cpu")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_make_linear_builds_every_projection(tmp_path) -> None:
     names = []
 
