@@ -1,0 +1,64 @@
+"""What the commands share on a terminal: the console, tables, numbers with units, JSON, near names."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+def console(stderr: bool = False, quiet: bool = False) -> Console:
+    """A rich console on stdout or stderr: bold and colours on a terminal, plain text elsewhere."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, quiet=quiet, highlight=False)
+
+
+def table(*columns: str) -> Table:
+    """A table without side walls: the first column to the left, the others (numbers) to the right."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, name in enumerate(columns):
+        made.add_column(name, justify="right" if index else "left", no_wrap=True)
+    return made
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def note(text: str) -> None:
+    """One line for the person watching, on stderr so that stdout stays the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def closest(name: str, names: Sequence[str]) -> str:
+    """`'generate'` for 'genrate'; all the names, in order, when none is near."""
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    return " or ".join(f"'{n}'" for n in near) if near else "one of " + ", ".join(names)
+
+
+def size(count: float) -> str:
+    """Bytes in the decimal units of datasheets: 538 MB, 13.5 GB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def duration(seconds: float) -> str:
+    """Three figures and a unit: 820 µs, 45.1 ms, 1.29 s."""
+    if seconds < 0.9995e-3:
+        return f"{seconds * 1e6:.3g} µs"
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:.0f} s"
