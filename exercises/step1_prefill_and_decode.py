@@ -1,0 +1,197 @@
+"""Step 1, prefill and decode: the exercises.
+
+Write in your own copy, mine/exercises/step1_prefill_and_decode.py. The commands, in the order in which you need them:
+
+    minillm check 1.1       does it work? if not, the smallest case where it goes wrong
+    minillm hint 1.1        one hint more each time, three in all
+    minillm solution 1.1    yours and ours side by side (once yours passes, or after three hints)
+    minillm reset 1.1       start this one again; what you had is kept in mine/backups
+    minillm progress        what is done, what is next
+
+exercises/step1_prefill_and_decode.py is generated from the package's source by minillm.course.build.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from minillm.attention.reference import causal_mask
+from minillm.cache.base import KVCache
+from minillm.decoding.generate import Choose
+from minillm.measure.shape import ModelShape
+from minillm.model.batch import make_batch
+from minillm.model.transformer import Transformer
+
+# ----------------------------------------------------------------------------
+# 1.1 TTFT, TPOT and ITL from timestamps
+# 10 minutes, difficulty 1 of 3, our answer has 6 lines
+# Teaches: Three latencies of one request, and which gaps count into which.
+# Lesson: notebooks/01_prefill_and_decode.ipynb, section "Two numbers, not one"
+
+
+def request_metrics(arrival: float, token_times: Sequence[float]) -> tuple[float, float | None, list[float]]:
+    """(TTFT, TPOT, ITLs) of one request, in seconds.
+
+    `arrival`: when the request came; `token_times` [N]: when each output token reached the user, ascending, N >= 1.
+    ITLs are the N - 1 gaps between tokens. TPOT is (last - first) / (N - 1), None when there is only one token.
+    """
+    raise NotImplementedError("exercise 1.1")
+
+
+# ----------------------------------------------------------------------------
+# 1.2 FLOPs and bytes of a step
+# 20 minutes, difficulty 2 of 3, our answer has 8 lines
+# Teaches: Why prefill is bound by arithmetic and decode by memory: weights are read once, however
+#   many tokens come.
+# Lesson: notebooks/01_prefill_and_decode.ipynb, section "Prefill and decode on one roofline"
+
+
+def step_totals(
+    shape: ModelShape,
+    query_lens: Sequence[int],
+    context_lens: Sequence[int],
+    weight_bytes: float = 2.0,
+    kv_bytes: float = 2.0,
+) -> tuple[float, float]:
+    """(FLOPs, bytes) of one step: the two numbers that predict its time.
+
+    query_lens [B] new tokens of each row, context_lens [B] tokens each row attends to; weight_bytes per parameter,
+    kv_bytes per cached value. Every new token goes through the layers' projections, and the last one of each row
+    through the head. Attention multiplies q·k and weights·v for each pair. Weights are read once; K and V of the whole
+    context are read, and those of the new tokens written.
+    """
+    raise NotImplementedError("exercise 1.2")
+
+
+# ----------------------------------------------------------------------------
+# 1.3 Greedy and top-p sampling
+# 20 minutes, difficulty 2 of 3, our answer has 6 lines
+# Teaches: A model gives scores, not a token: how one is chosen, and what top-p keeps.
+# Lesson: notebooks/01_prefill_and_decode.ipynb, section "From logits to a token"
+
+
+def greedy(logits: torch.Tensor) -> torch.Tensor:
+    """The most likely token of each row: logits [B, V] -> ids [B]; of equals, the lowest id."""
+    raise NotImplementedError("exercise 1.3")
+
+
+def top_p_filter(logits: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Nucleus sampling's cut (Holtzman et al. 2020): logits [B, V] -> the same with -inf outside each row's nucleus.
+
+    The nucleus is the fewest most likely tokens whose probabilities sum to at least top_p in (0, 1]; it always holds
+    at least one.
+    """
+    raise NotImplementedError("exercise 1.3")
+
+
+# ----------------------------------------------------------------------------
+# 1.4 The cached decode loop
+# 25 minutes, difficulty 2 of 3, our answer has 9 lines
+# Teaches: A prefill of the whole prompt, then steps of one token: what a cache saves, and what it
+#   must be told.
+# Lesson: notebooks/01_prefill_and_decode.ipynb, section "With and without a cache"
+
+
+def cached_tokens(model: Transformer, cache: KVCache, prompt_ids: Sequence[int], choose: Choose, max_tokens: int,
+                  stop_ids: Sequence[int]) -> Iterator[int]:
+    """Generate with a KV cache: the prompt goes through the model once (prefill), then one token a step (decode).
+
+    Yields token ids, at most max_tokens; a token in stop_ids is yielded and is the last. The cache must not hold
+    sequence 0 yet; afterwards it holds all of the text but the last token, whose K and V nobody needed.
+    """
+    raise NotImplementedError("exercise 1.4")
+
+
+# ----------------------------------------------------------------------------
+# 1.5 Causal attention of one sequence
+# 25 minutes, difficulty 3 of 3, our answer has 9 lines
+# Teaches: Which key each query may see when most of the sequence is already cached, and how heads
+#   share keys.
+# Lesson: notebooks/01_prefill_and_decode.ipynb, section "What one step computes"
+
+
+def causal_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int | None = None
+) -> torch.Tensor:
+    """Causal attention of one sequence: softmax(q·kᵀ·scale + mask)·v, head by head (Vaswani et al. 2017).
+
+    q [S_q, H, D], k [S_k, H_kv, D], v [S_k, H_kv, D_v] -> [S_q, H, D_v], in q's dtype. With fewer K/V heads than
+    query heads, each K/V head serves a run of H / H_kv neighbouring query heads (GQA, Ainslie et al. 2023). The
+    queries are the last S_q positions. `window`: keys visible to each query, itself included.
+    """
+    raise NotImplementedError("exercise 1.5")
+
+
+# Further: what follows does not count against your progress.
+
+
+# ----------------------------------------------------------------------------
+# 1.6 Attention over a ragged batch
+# 15 minutes, difficulty 2 of 3, our answer has 6 lines
+# Teaches: Sequences of different lengths in one step, laid end to end, with nothing padded.
+# Lesson: notebooks/01_prefill_and_decode.ipynb, section "What one step computes"
+
+
+def ragged_attention(
+    q: torch.Tensor,
+    keys: list[torch.Tensor],
+    values: list[torch.Tensor],
+    query_lens: list[int],
+    scale: float,
+    window: int | None = None,
+) -> torch.Tensor:
+    """Causal attention of B sequences whose queries are laid end to end, each with keys of its own.
+
+    q [T, H, D] with T = sum(query_lens); keys[b] [S_b, H_kv, D], values[b] [S_b, H_kv, D_v] -> [T, H, D_v].
+    No row sees another row's keys, and nothing is padded.
+    """
+    raise NotImplementedError("exercise 1.6")
+
+
+# ----------------------------------------------------------------------------
+# 1.7 Rotary positions
+# 15 minutes, difficulty 2 of 3, our answer has 3 lines
+# Teaches: How a token's place enters attention: pairs of values turned by an angle that grows with
+#   the position.
+# Lesson: notebooks/01_prefill_and_decode.ipynb, section "What one step computes"
+
+
+def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate each head's pairs (x_i, x_{i+D/2}) by its token's angle: x [T, H, D], cos and sin [T, D/2] -> [T, H, D].
+
+    The pairs are half a head apart (the hub's convention), not neighbours (the paper's, and GGUF's for Llama).
+    """
+    raise NotImplementedError("exercise 1.7")
+
+
+# ----------------------------------------------------------------------------
+# 1.8 Bug hunt: attention that passes its tests
+# 20 minutes, difficulty 3 of 3, our answer has 1 line
+# Teaches: Which inputs tell a right attention from a wrong one, and why a test with easy sizes
+#   proves little.
+# Lesson: notebooks/01_prefill_and_decode.ipynb, section "What one step computes"
+
+
+def attention_with_a_bug(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+    """Causal attention of one sequence, with one mistake in it.
+
+    q [S_q, H, D], k [S_k, H_kv, D], v [S_k, H_kv, D_v] -> [S_q, H, D_v].
+    """
+    queries, heads, _ = q.shape
+    keys, kv_heads, _ = k.shape
+    k = k.repeat(1, heads // kv_heads, 1)  # [S_k, H, D]
+    v = v.repeat(1, heads // kv_heads, 1)  # [S_k, H, D_v]
+    scores = torch.einsum("qhd,khd->hqk", q, k) * scale  # [H, S_q, S_k]
+    scores = scores.masked_fill(~causal_mask(queries, keys, None, q.device), float("-inf"))
+    return torch.einsum("hqk,khd->qhd", torch.softmax(scores, dim=-1), v)  # [S_q, H, D_v]
+
+
+def smallest_sizes() -> dict[str, int]:
+    """Sizes of the smallest input on which attention_with_a_bug is wrong: queries, keys, heads and kv_heads.
+
+    The check makes q, k and v of these sizes (D = D_v = 1, random numbers) and compares with the right attention. heads
+    is a multiple of kv_heads, and there are no more queries than keys. Smallest: the fewest numbers in q, k and v.
+    """
+    raise NotImplementedError("exercise 1.8")

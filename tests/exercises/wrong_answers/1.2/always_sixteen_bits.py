@@ -1,0 +1,10 @@
+"""Always sixteen bits."""
+
+DIAGNOSIS = "bytes-per-value-ignored"
+
+
+def step_totals(shape, query_lens, context_lens, weight_bytes=2.0, kv_bytes=2.0):
+    new = sum(query_lens)
+    flops = 2 * new * shape.linear_params + 2 * len(query_lens) * shape.head_params
+    flops += 4 * sum(q * c for q, c in zip(query_lens, context_lens)) * shape.layers * shape.q_size
+    return flops, 2 * (shape.linear_params + shape.head_params) + shape.kv_bytes_per_token() * (new + sum(context_lens))

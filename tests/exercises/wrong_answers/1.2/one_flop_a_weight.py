@@ -1,0 +1,12 @@
+"""One flop a weight."""
+
+DIAGNOSIS = "one-flop-a-weight"
+
+
+def step_totals(shape, query_lens, context_lens, weight_bytes=2.0, kv_bytes=2.0):
+    new = sum(query_lens)
+    flops = new * shape.linear_params + len(query_lens) * shape.head_params
+    for q, c in zip(query_lens, context_lens):
+        flops += 4 * q * c * shape.layers * shape.q_size
+    moved = weight_bytes * (shape.linear_params + shape.head_params)
+    return flops, moved + shape.kv_bytes_per_token(kv_bytes) * (new + sum(context_lens))

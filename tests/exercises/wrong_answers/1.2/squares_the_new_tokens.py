@@ -1,0 +1,11 @@
+"""Squares the new tokens."""
+
+DIAGNOSIS = "pairs-of-new-tokens"
+
+
+def step_totals(shape, query_lens, context_lens, weight_bytes=2.0, kv_bytes=2.0):
+    new = sum(query_lens)
+    flops = 2 * new * shape.linear_params + 2 * len(query_lens) * shape.head_params
+    flops += 4 * sum(q**2 for q in query_lens) * shape.layers * shape.heads * shape.head_dim
+    moved = weight_bytes * (shape.linear_params + shape.head_params)
+    return flops, moved + shape.kv_bytes_per_token(kv_bytes) * (new + sum(context_lens))

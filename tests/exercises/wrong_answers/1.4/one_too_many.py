@@ -1,0 +1,17 @@
+"""One too many."""
+
+from minillm.model.batch import make_batch
+
+DIAGNOSIS = "one-token-too-many"
+
+
+def cached_tokens(model, cache, prompt_ids, choose, max_tokens, stop_ids):
+    token = choose(model(make_batch([(0, list(prompt_ids), 0)], model.device), cache))
+    yield token
+    start = len(prompt_ids)
+    for _ in range(max_tokens):
+        if token in stop_ids:
+            return
+        token = choose(model(make_batch([(0, [token], start)], model.device), cache))
+        start += 1
+        yield token

@@ -1,0 +1,15 @@
+"""Sees one ahead."""
+
+import torch
+
+DIAGNOSIS = "mask-one-ahead"
+
+
+def causal_attention(q, k, v, scale, window=None):
+    groups = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+    scores = torch.einsum("qhd,khd->hqk", q, k) * scale
+    visible = torch.ones(len(q), len(k)).tril(len(k) - len(q) + 1).bool()
+    if window is not None:
+        visible &= torch.ones(len(q), len(k)).triu(len(k) - len(q) - window + 1).bool()
+    return torch.einsum("hqk,khd->qhd", scores.masked_fill(~visible, float("-inf")).softmax(-1), v)

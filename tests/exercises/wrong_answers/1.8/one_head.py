@@ -1,0 +1,7 @@
+"""One head."""
+
+DIAGNOSIS = "a-head-each"
+
+
+def smallest_sizes():
+    return {"queries": 1, "keys": 1, "heads": 1, "kv_heads": 1}
