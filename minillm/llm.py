@@ -1,4 +1,4 @@
-"""LLM: a model, its tokenizer and the decode loops behind two calls, `generate` and `chat`, named as vLLM names them."""
+"""LLM: a model, its tokenizer and the decode loops behind `generate`, `chat` and `stream`; names are vLLM's."""
 
 from __future__ import annotations
 

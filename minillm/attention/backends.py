@@ -21,20 +21,27 @@ def _sdpa(q: torch.Tensor, keys: list[torch.Tensor], values: list[torch.Tensor],
     """PyTorch's fused attention, one call a row."""
     outputs = []
     start = 0
+    heads, kv_heads = q.shape[1], keys[0].shape[1]
     for k, v, length in zip(keys, values, query_lens):
-        row = q[start : start + length].transpose(0, 1)[None].contiguous()  # [1, H, S_q, D], read once per key tile
+        row = q[start : start + length]  # [S_q, H, D]
+        start += length
         k, v = k.transpose(0, 1)[None], v.transpose(0, 1)[None]  # [1, H_kv, S_k, D]
         keys_seen = k.shape[2]
-        mask = None
-        # is_causal aligns top-left, so it is right only when there are as many queries as keys; one query without a
-        # window sees every key, and needs no mask at all.
+        if length == 1:
+            # A decode row: the heads that share a K/V head attend to it as if they were several queries, so that K and
+            # V are read once for all of them. A single query sees every key, unless a window hides the early ones.
+            grouped = row.view(1, kv_heads, heads // kv_heads, -1)  # [1, H_kv, H / H_kv, D]
+            mask = None if window is None else reference.causal_mask(1, keys_seen, window, q.device)  # [1, S_k]
+            out = scaled_dot_product_attention(grouped, k, v, attn_mask=mask, scale=scale)  # [1, H_kv, H / H_kv, D_v]
+            outputs.append(out.reshape(1, heads, -1))  # [1, H, D_v]
+            continue
+        # is_causal aligns top-left, so it is right only when there are as many queries as keys
         square = length == keys_seen and (window is None or keys_seen <= window)
-        if not square and (length > 1 or window is not None):
-            mask = reference.causal_mask(length, keys_seen, window, q.device)  # [S_q, S_k]
-        out = scaled_dot_product_attention(row, k, v, attn_mask=mask, is_causal=square and length > 1, scale=scale,
-                                           enable_gqa=row.shape[1] != k.shape[1])  # [1, H, S_q, D_v]
+        mask = None if square else reference.causal_mask(length, keys_seen, window, q.device)  # [S_q, S_k]
+        row = row.transpose(0, 1)[None].contiguous()  # [1, H, S_q, D]: read once for each tile of keys
+        out = scaled_dot_product_attention(row, k, v, attn_mask=mask, is_causal=square, scale=scale,
+                                           enable_gqa=heads != kv_heads)  # [1, H, S_q, D_v]
         outputs.append(out[0].transpose(0, 1))  # [S_q, H, D_v]
-        start += length
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)  # [T, H, D_v]
 
 

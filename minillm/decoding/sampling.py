@@ -124,7 +124,7 @@ def apply_penalties(logits: torch.Tensor, prompt_ids: Sequence[int], output_ids:
 
 
 def draw(probabilities: torch.Tensor, uniform: float) -> int:
-    """The token at `uniform` in [0, 1) of the cumulative distribution: probabilities [V] float64, summing to about 1."""
+    """The token at `uniform` in [0, 1) of the cumulative distribution of probabilities [V], float64."""
     cumulative = probabilities.cumsum(0)
     place = int(torch.searchsorted(cumulative, uniform * float(cumulative[-1]), right=True))
     if place < len(probabilities):

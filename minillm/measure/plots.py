@@ -88,7 +88,7 @@ def finish(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set_ylabel(y)
 
 
-def wrap(title: str, width: int = 58) -> str:
+def wrap(title: str, width: int = 52) -> str:
     """A long title on two lines, broken between words."""
     if len(title) <= width:
         return title

@@ -123,7 +123,8 @@ def test_draws_follow_the_exact_law(params) -> None:
     assert chi_square < 20  # 5 degrees of freedom at most: exceeded once in 800 honest runs
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=20).filter(lambda p: sum(p) > 1e-3), st.floats(0, 1, exclude_max=True))
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20).filter(lambda p: sum(p) > 1e-3),
+       st.floats(0, 1, exclude_max=True))
 def test_a_draw_never_takes_what_cannot_be(weights, uniform) -> None:
     probabilities = torch.tensor(weights, dtype=torch.float64) / sum(weights)
     assert probabilities[sampling.draw(probabilities, uniform)] > 0
@@ -136,7 +137,7 @@ def test_one_seed_gives_the_same_tokens_beside_any_neighbours() -> None:
     mine = SamplingParams(seed=7, top_p=0.9)
     alone = RequestSampler(mine, [])
     expected = [sampling.sample(step[1:2], [alone])[0] for step in steps]
-    group = [RequestSampler(SamplingParams(seed=1), []), RequestSampler(mine, []), RequestSampler(SamplingParams(temperature=0), [])]
+    group = [RequestSampler(params, []) for params in (SamplingParams(seed=1), mine, SamplingParams(temperature=0))]
     assert [sampling.sample(step, group)[1] for step in steps] == expected
     other = RequestSampler(SamplingParams(seed=8, top_p=0.9), [])
     assert [sampling.sample(step[1:2], [other])[0] for step in steps] != expected
