@@ -107,7 +107,8 @@ def explain_rows(rows: list[Row], machine: Machine, dtype: str = "float32") -> l
             "of what this machine can: the rest goes between hundreds of small operations, and to whatever else runs.")
     beaten = ("faster than predicted: the machine was busier when its peaks were read. minillm measure --refresh reads "
               "them again.")
-    return [f"TTFT: {beaten if row.ttft_ratio < BEATEN else ttft}", f"TPOT: {beaten if row.tpot_ratio < BEATEN else tpot}"]
+    return ["TTFT: " + (beaten if row.ttft_ratio < BEATEN else ttft),
+            "TPOT: " + (beaten if row.tpot_ratio < BEATEN else tpot)]
 
 
 def _meet(out: Console) -> LLM:
