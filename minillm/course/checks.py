@@ -1,8 +1,8 @@
 """What a check is made of: cases, the smallest first, and the mistakes that it can name.
 
-A file tests/exercises/stepN*.py holds `CHECKS`, a tuple of these. The expected value of a case is what the package's own
-function gives, so a check is as right as the package; what the check itself is worth is tested by the wrong and right
-answers beside it.
+A file tests/exercises/stepN*.py holds `CHECKS`, a tuple of these. The expected value of a case is what the
+package's own function gives, so a check is as right as the package; what the check itself is worth is tested by the
+wrong and right answers beside it.
 """
 
 from __future__ import annotations

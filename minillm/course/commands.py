@@ -105,9 +105,10 @@ def show(place: Workspace, kept: Progress, results: Sequence[Checked]) -> None:
     if len(results) > 1 and not shown.result.passed:
         print(f"\n{telling.headline(shown)}")
     lines = telling.details(shown)
-    print("\n".join([*([""] if lines else []), *lines, ""] if lines else [""]), end="\n" if lines else "")
-    for line in telling.after_check(kept, place, shown.exercise, shown.result):
-        print(line)
+    print("\n".join(["", *lines, ""] if lines else [""]))
+    all_of_many = len(results) > 1 and not open_ones
+    told = telling.next_lines(kept, place) if all_of_many else telling.after_check(kept, place, shown)
+    print("\n".join(told))
 
 
 def hint(exercise_id: Id) -> None:

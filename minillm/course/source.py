@@ -149,7 +149,10 @@ def needed_imports(code: Code, defined: set[str], imports: Imports) -> None:
     used = {node.id for node in ast.walk(code.node) if isinstance(node, ast.Name)} - defined
     if code.target.owner:
         package, _, module = code.target.module.rpartition(".")
-        imports.add_name(package, module)
+        if package:
+            imports.add_name(package, module)
+        else:
+            imports.modules.add((module, None))
     for statement in _imports_and_definitions(tree):
         if isinstance(statement, ast.Import):
             imports.modules |= {(a.name, a.asname) for a in statement.names

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import ast
 import shutil
+import sys
 import textwrap
 
 from minillm.course import catalogue, source
 from minillm.course.checking import Checked
 from minillm.course.exercise import Exercise
 from minillm.course.progress import ALL_HINTS, Progress
-from minillm.course.running import NOT_STARTED, Result
+from minillm.course.running import NOT_STARTED
 from minillm.course.workspace import Workspace
 
 LABEL = 10
 
 
 def width() -> int:
+    """Columns to wrap prose to: the same everywhere but on a terminal, so that a notebook's output does not vary."""
+    if not sys.stdout.isatty():
+        return 100
     return min(100, shutil.get_terminal_size((100, 24)).columns)
 
 
@@ -41,8 +45,9 @@ def fact(label: str, text: str) -> list[str]:
     return [f"  {label:<{LABEL}}{wrapped[0]}", *(indent + line for line in wrapped[1:])]
 
 
-def after_check(progress: Progress, workspace: Workspace, exercise: Exercise, result: Result) -> list[str]:
+def after_check(progress: Progress, workspace: Workspace, checked: Checked) -> list[str]:
     """What to do now."""
+    exercise, result = checked.exercise, checked.result
     if not result.passed:
         seen = progress.of(exercise).hints
         if seen >= ALL_HINTS:

@@ -92,6 +92,7 @@ def attention(
     axis: int = -1,
     late: bool = False,
     softmax: bool = True,
+    hidden_score: float = float("-inf"),
 ) -> torch.Tensor:
     """causal_attention with a switch for each mistake."""
     groups = q.shape[1] // k.shape[1]
@@ -100,7 +101,7 @@ def attention(
     scores = torch.einsum("qhd,khd->hqk", q, share(k)) * factor
     hidden = ~masks(len(q), len(k), window, mask)
     if not late:
-        scores = scores.masked_fill(hidden, float("-inf"))
+        scores = scores.masked_fill(hidden, hidden_score)
     weights = scores.softmax(dim=axis) if softmax else scores
     if late:
         weights = weights.masked_fill(hidden, 0.0)
@@ -176,7 +177,12 @@ ATTENTION = Check(
         Mistake(
             "no-softmax",
             "Scores are not weights yet: a softmax over the keys is missing.",
-            like=attends(softmax=False),
+            like=attends(softmax=False, hidden_score=0.0),
+        ),
+        Mistake(
+            "hidden-is-zero",
+            "A score of 0 is not a weight of 0: exp(0) is 1. What is hidden must get the score -inf.",
+            like=attends(hidden_score=0.0),
         ),
         Mistake(
             "heads-tiled",

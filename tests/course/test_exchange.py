@@ -1,0 +1,184 @@
+"""--using exercises: the reader's functions serve the model, those that pass; the others stay ours, with the reason."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import solved
+
+from minillm import cli
+from minillm.course import catalogue, exchange, running, workspace
+from minillm.course.exercise import Exercise, Target
+from minillm.course.workspace import Workspace
+
+SERVING = [e for e in catalogue.EXERCISES if not e.targets[0].module.startswith("minillm.course")]
+MODEL = ["--model", "smollm2", "--max-tokens", "4"]
+RUNS = {
+    "plan": [["plan", "--model", "llama-2-7b", "--hardware", "h100"]],
+    "generate": [["generate", "Name a colour.", *MODEL],
+                 ["generate", "Name a colour.", *MODEL, "--temperature", "1", "--top-p", "0.5", "--seed", "1"]],
+    "chat": [["chat", *MODEL]],
+}
+# appended to a file of solutions: every call of a function of it leaves the function's name in $CALLS
+SPY = '''
+
+import functools as _functools
+import os as _os
+
+
+def _spied(function):
+    @_functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        with open(_os.environ["CALLS"], "a") as _file:
+            print(function.__name__, file=_file)
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+for _name in {names!r}:
+    globals()[_name] = _spied(globals()[_name])
+'''
+
+
+def packages_own() -> dict[str, object]:
+    return {str(t): t.resolve() for e in SERVING for t in e.targets}
+
+
+def test_all_solutions_are_used_and_undone(clone: Workspace) -> None:
+    before = packages_own()
+    solved(clone)
+    report = exchange.exchange()
+    try:
+        assert report.used == SERVING
+        assert report.kept == []
+        assert report.attention == "reference"
+        after = packages_own()
+        assert all(after[name] is not before[name] for name in before)
+        assert all(function.__code__.co_filename.startswith(str(clone.mine)) for function in after.values())
+        assert report.lines()[0].startswith("yours: 0.1 roofline_seconds, 1.1 request_metrics")
+    finally:
+        report.undo()
+    assert packages_own() == before
+
+
+def test_a_wrong_one_is_named_and_ours_is_used(clone: Workspace, write: Callable) -> None:
+    before = packages_own()
+    solved(clone)
+    path = clone.file(catalogue.STEPS[1])
+    path.write_text(path.read_text().replace("softmax(scores, dim=-1)", "softmax(scores, dim=-2)"))
+    report = exchange.exchange()
+    try:
+        assert [e.id for e, _ in report.kept] == ["1.5"]
+        assert any(line.startswith("ours:  1.5 causal_attention (wrong for ") for line in report.lines())
+        name = "minillm.attention.reference.causal_attention"
+        assert packages_own()[name] is before[name]
+        # the reader's 1.6 passes, and calls ours in place of the reader's 1.5
+        ragged = catalogue.find("1.6").targets[0].resolve()
+        assert ragged.__globals__["causal_attention"] is before[name]
+    finally:
+        report.undo()
+
+
+def test_stubs_are_not_written_yet(clone: Workspace) -> None:
+    report = exchange.exchange()
+    assert report.used == []
+    assert {why for _, why in report.kept} == {"not written yet"}
+    assert report.attention is None
+    assert report.lines()[0] == "yours: none yet"
+
+
+def test_a_file_that_is_gone_or_broken_stops_nothing(clone: Workspace) -> None:
+    solved(clone)
+    clone.file(catalogue.STEPS[0]).unlink()
+    clone.file(catalogue.STEPS[1]).write_text("def broken(:\n")
+    report = exchange.exchange()
+    assert report.used == []
+    assert "0.1 roofline_seconds (mine/exercises/step0_meet_the_machine.py is not there)" in "\n".join(report.lines())
+    assert "is no Python yet" in report.lines()[-1]
+
+
+def test_a_worker_process_is_handed_the_ids(clone: Workspace) -> None:
+    solved(clone)
+    code = ("from minillm.course import exchange; from minillm.measure import cost; "
+            "report = exchange.exchange(ids=['0.1']); print(report.ids, cost.roofline_seconds.__code__.co_filename)")
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout == f"['0.1'] {clone.file(catalogue.STEPS[0])}\n"
+
+
+def test_methods_are_exchanged_as_one_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "packaged.py").write_text("class Pool:\n    def take(self):\n        return 'ours'\n"
+                                          "    def give(self):\n        return 'ours'\n"
+                                          "    def both(self):\n        return self.take(), self.give()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import packaged
+
+    (tmp_path / "mine.py").write_text("import packaged\n\n\nclass PoolTake(packaged.Pool):\n    def take(self):\n"
+                                      "        return 'yours'\n\n\nclass PoolGive(packaged.Pool):\n    def give(self):\n"
+                                      "        return 'yours after ' + super().give()\n")
+    module = running.load_file(tmp_path / "mine.py")
+    targets = [Target.parse("packaged:Pool.take"), Target.parse("packaged:Pool.give")]
+    assert exchange.combined_class(module, targets[:1])().both() == ("yours", "ours")
+    assert exchange.combined_class(module, targets)().both() == ("yours", "yours after ours")
+    assert isinstance(exchange.combined_class(module, targets)(), packaged.Pool)
+    exercise = Exercise("9.1", (targets[0],), "", 5, 1, "", ("", "", ""), "", "", ())
+
+    ours = running.originals(exercise)["take"]
+    with running.forbidding(exercise) as called:
+        assert ours().both() == ("ours", "ours")
+        with pytest.raises(running.ForbiddenError, match=r"packaged\.Pool\.take: this is the function you"):
+            packaged.Pool().take()
+    assert called
+    assert packaged.Pool().take() == "ours"
+    sys.modules.pop("packaged")
+
+
+def test_each_function_serves_where_the_catalogue_says(smollm2, clone: Workspace, tmp_path: Path,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every exercise's used_by is run with --using exercises, and the reader's function is seen called."""
+    import io
+
+    from minillm.model import zoo
+
+    solved(clone)
+    for number, step in catalogue.STEPS.items():
+        names = [t.reader_name for e in catalogue.of_step(number) for t in e.targets]
+        clone.file(step).write_text(clone.file(step).read_text() + SPY.format(names=names))
+    calls = tmp_path / "calls"
+    monkeypatch.setenv("CALLS", str(calls))
+    monkeypatch.setattr(zoo, "load", lambda *args, **kwargs: smollm2)
+    monkeypatch.setattr(cli.engine, "ensure", lambda model: None)
+    monkeypatch.setattr(exchange.checking, "check", lambda place, exercises: [
+        exchange.checking.Checked(e, running.Result(e.id, running.PASSED)) for e in exercises])
+    seen: dict[str, set[str]] = {}
+    for name, lines in RUNS.items():
+        calls.write_text("")
+        for line in lines:
+            monkeypatch.setattr("sys.stdin", io.StringIO("Hello\n"))
+            assert cli.main([*line, "--using", "exercises"]) == 0
+        seen[name] = set(calls.read_text().split())
+    for e in SERVING:
+        assert e.used_by
+        for name in e.used_by:
+            assert {t.function for t in e.targets} <= seen[name], f"{e.id} is not called by {name}"
+
+
+def test_the_text_is_the_same_with_all_solutions_as_without(smollm2, clone: Workspace) -> None:
+    from minillm.decoding.sampling import SamplingParams
+    from minillm.llm import LLM
+
+    params = [SamplingParams(temperature=0, max_tokens=12),
+              SamplingParams(temperature=0.8, top_p=0.9, seed=3, max_tokens=12)]
+    without = [LLM(smollm2).generate("The capital of France is", p)[0].outputs[0].text for p in params]
+    solved(clone)
+    workspace.sync(clone)
+    report = exchange.exchange(ids=[e.id for e in SERVING])
+    try:
+        llm = LLM(smollm2, attention=report.attention)
+        assert [llm.generate("The capital of France is", p)[0].outputs[0].text for p in params] == without
+    finally:
+        report.undo()
