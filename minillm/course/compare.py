@@ -69,7 +69,7 @@ def _sequence_difference(expected: Sequence, came: Any, tolerance: float, names:
         found = difference(one, other, tolerance)
         if found:
             inner = f", {found.where}" if found.where else ""
-            place = names[index] if names else f"value {index}"
+            place = names[index].rstrip(":") if names else f"value {index}"
             kind = "value" if found.kind == "none-returned" else found.kind
             return Difference(kind, wanted, got, place + inner)
     return None
@@ -101,8 +101,8 @@ def _rows(wrong: Any) -> str:
     if len(bad) == wrong.shape[0]:
         return f"all {len(bad)} rows differ"
     shown = ", ".join(map(str, bad[:FEW])) + (", …" if len(bad) > FEW else "")
-    rows = f"rows {shown}" if len(bad) > 1 else f"row {shown}"
-    return f"only {rows} of 0 to {wrong.shape[0] - 1}"
+    rows = f"rows {shown} differ" if len(bad) > 1 else f"row {shown} differs"
+    return f"{rows}, of rows 0 to {wrong.shape[0] - 1}"
 
 
 def _dtype(tensor: Any) -> str:
@@ -124,7 +124,8 @@ def show(value: Any, names: Sequence[str] = ()) -> str:
         return _float(value)
     if isinstance(value, (list, tuple)):
         if names and len(names) == len(value):
-            return ", ".join(f"{name} {show(entry)}" for name, entry in zip(names, value))
+            shown = [entry if isinstance(entry, str) else show(entry) for entry in value]
+            return ", ".join(f"{name} {entry}" for name, entry in zip(names, shown))
         inner = ", ".join(show(entry) for entry in value[:FEW])
         inner += f", … ({len(value)} in all)" if len(value) > FEW else ""
         return f"[{inner}]" if isinstance(value, list) else f"({inner})"

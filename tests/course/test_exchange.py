@@ -118,7 +118,8 @@ def test_methods_are_exchanged_as_one_class(tmp_path: Path, monkeypatch: pytest.
     import packaged
 
     (tmp_path / "mine.py").write_text("import packaged\n\n\nclass PoolTake(packaged.Pool):\n    def take(self):\n"
-                                      "        return 'yours'\n\n\nclass PoolGive(packaged.Pool):\n    def give(self):\n"
+                                      "        return 'yours'\n\n\nclass PoolGive(packaged.Pool):\n"
+                                      "    def give(self):\n"
                                       "        return 'yours after ' + super().give()\n")
     module = running.load_file(tmp_path / "mine.py")
     targets = [Target.parse("packaged:Pool.take"), Target.parse("packaged:Pool.give")]

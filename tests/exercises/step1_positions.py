@@ -137,11 +137,12 @@ ROPE = Check(
 
 # 1.8
 
+FEWEST = "as few as can be"
 KEYS = ("queries", "keys", "heads", "kv_heads")
 
 
-def exposes(function: Callable[[], dict[str, int]]) -> tuple[bool, int, tuple[int, ...]] | None:
-    """(whether the bug shows, numbers in q, k and v, the sizes) of the sizes that a reader gives."""
+def exposes(function: Callable[[], dict[str, int]]) -> tuple[str, str, str] | None:
+    """In words, so that ours are not shown: whether the bug shows, and whether heads and tokens are the fewest."""
     sizes = function()
     if sizes is None:
         return None
@@ -150,42 +151,41 @@ def exposes(function: Callable[[], dict[str, int]]) -> tuple[bool, int, tuple[in
     queries, keys, heads, kv_heads = (int(sizes[key]) for key in KEYS)
     if min(queries, keys, heads, kv_heads) < 1 or queries > keys or heads % kv_heads:
         raise ValueError("expected sizes of 1 or more, heads a multiple of kv_heads, and no more queries than keys")
-    q, k, v = random(queries, heads, 1, seed=1), random(keys, kv_heads, 1, seed=2), random(keys, kv_heads, 1, seed=3)
-    wrong = hunts.attention_with_a_bug(q, k, v, SCALE)
-    right = reference.causal_attention(q, k, v, SCALE)
-    return not torch.allclose(wrong, right), q.numel() + k.numel() + v.numel(), (queries, keys, heads, kv_heads)
+    q, k, v = (random(queries, heads, 1, seed=1), random(keys, kv_heads, 1, seed=2), random(keys, kv_heads, 1, seed=3))
+    if torch.allclose(hunts.attention_with_a_bug(q, k, v, SCALE), reference.causal_attention(q, k, v, SCALE)):
+        return "no, with one K/V head" if kv_heads == 1 else "no, with a K/V head for each query head", "?", "?"
+    return "yes", FEWEST if heads == 4 else "fewer will do", FEWEST if keys == 1 else "fewer will do"
 
 
-def sizes_are(test: Callable[[int, int, int, int], bool]) -> Callable[[Sequence[Outcome]], bool]:
-    return lambda outcomes: outcomes[0].error is None and outcomes[0].came is not None and test(*outcomes[0].came[2])
+def came_is(part: int, *texts: str) -> Callable[[Sequence[Outcome]], bool]:
+    return lambda outcomes: outcomes[0].came[part] in texts
 
 
 HUNT = Check(
     "1.8",
     lambda: [Case("your sizes, filled with random numbers", {}, "what your function returns")],
     call=exposes,
-    names=("the bug shows", "numbers in q, k and v", "sizes"),
+    names=("the bug shows:", "heads:", "tokens:"),
     mistakes=(
         Mistake(
             "a-head-each",
-            "With a K/V head for each query head nothing is repeated, so both ways of repeating agree.",
-            when=sizes_are(lambda queries, keys, heads, kv_heads: heads == kv_heads),
+            "With a K/V head for each query head nothing has to be shared, and this bug cannot show.",
+            when=came_is(0, "no, with a K/V head for each query head"),
         ),
         Mistake(
             "one-head-for-all",
-            "With a single K/V head every query head gets that one, whichever way it is repeated.",
-            when=sizes_are(lambda queries, keys, heads, kv_heads: kv_heads == 1),
+            "With a single K/V head every query head gets that one: there is nothing to confuse.",
+            when=came_is(0, "no, with one K/V head"),
         ),
         Mistake(
             "too-many-heads",
             "The bug shows. Fewer heads show it too: which is the smallest group that can be put in a wrong order?",
-            when=sizes_are(lambda queries, keys, heads, kv_heads: heads > 4),
+            when=came_is(1, "fewer will do"),
         ),
         Mistake(
             "too-many-tokens",
-            "The bug shows. Fewer tokens show it too: with one key, softmax gives weight 1, and the "
-            "output is v itself.",
-            when=sizes_are(lambda queries, keys, heads, kv_heads: heads == 4 and keys > 1),
+            "The bug shows. Fewer tokens show it too: with one key, softmax gives weight 1, and v itself comes out.",
+            when=came_is(2, "fewer will do"),
         ),
     ),
 )

@@ -1,6 +1,6 @@
 """One head."""
 
-DIAGNOSIS = "a-head-each"
+DIAGNOSIS = "one-head-for-all"
 
 
 def smallest_sizes():
