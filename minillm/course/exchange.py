@@ -43,12 +43,12 @@ class Report:
 
     def lines(self) -> list[str]:
         """What to tell the reader: their functions, then ours, each with the reason."""
-        yours = ", ".join(f"{e.id} {' and '.join(t.function for t in e.targets)}" for e in self.used)
-        told = [f"yours: {yours}" if yours else "yours: none yet"]
+        told = [f"yours: {', '.join(map(_named, self.used)) or 'none yet'}"]
         if self.attention:
             told.append(f"attention runs on the {self.attention} backend, the one that calls yours")
-        told += [f"ours:  {e.id} {' and '.join(t.function for t in e.targets)} ({why})" for e, why in self.kept]
-        return told
+        reasons = dict.fromkeys(why for _, why in self.kept)
+        return told + [f"ours: {', '.join(_named(e) for e, why in self.kept if why == reason)} ({reason})"
+                       for reason in reasons]
 
     def undo(self) -> None:
         while self.replaced:
@@ -85,7 +85,11 @@ def reason(result: running.Result) -> str:
     if result.status == running.NOT_STARTED:
         return "not written yet"
     facts = dict(result.facts)
-    return facts.get("problem") or f"wrong for {facts.get('case', 'a case')}: minillm check {result.exercise}"
+    return facts.get("problem") or f"not right yet, minillm check {result.exercise} says where"
+
+
+def _named(exercise: Exercise) -> str:
+    return f"{exercise.id} {' and '.join(target.function for target in exercise.targets)}"
 
 
 def _exchange_step(report: Report, path: Path, number: int, chosen: list[Exercise]) -> None:

@@ -98,13 +98,12 @@ def test_a_right_answer_passes_and_what_it_prints_is_shown(write: Callable, clon
 
 def test_a_process_that_dies_takes_nothing_else_along(write: Callable, clone: Workspace) -> None:
     write("0.1", "import os\nos._exit(0)")
-    write("1.1", "while True:\n    pass")
     write("1.7", "first, second = x.chunk(2, dim=-1)\n"
                  "cos, sin = cos[:, None], sin[:, None]\n"
                  "return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)")
-    results = checking.check(clone, catalogue.select(["0.1", "1.1", "1.2", "1.7"]), seconds=2.0)
+    results = checking.check(clone, catalogue.select(["0.1", "1.2", "1.7"]))
     assert [(c.exercise.id, c.result.diagnosis) for c in results] == [
-        ("0.1", "exit"), ("1.1", "timeout"), ("1.2", "not-written"), ("1.7", None)]
+        ("0.1", "exit"), ("1.2", "not-written"), ("1.7", None)]
     assert results[-1].result.passed
 
 
