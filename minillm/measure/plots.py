@@ -1,7 +1,7 @@
 """One style for every figure of the course: legible at half width, readable without colour, titled by its finding.
 
-matplotlib is imported here and nowhere else in the package. Series are told apart by luminance, line style and marker at
-once, so that a grey print and every kind of colour vision can read them.
+matplotlib is imported here and nowhere else in the package. Series are told apart by luminance, line style and marker
+at once, so that a grey print and every kind of colour vision can read them.
 """
 
 from __future__ import annotations
