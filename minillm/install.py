@@ -23,8 +23,8 @@ VENV = ROOT / ".venv"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own index of CPU builds
 INCLUDES = {"course": (), "dev": ("course",)}  # extras that another one brings along
 SIZES = {
-    "course": "JupyterLab and the libraries: about 200 MB",
-    "dev": "everything for tests and lessons: about 300 MB",
+    "course": "JupyterLab, Triton and the libraries: about 390 MB",
+    "dev": "everything for tests and lessons: about 420 MB",
 }
 OLDEST = (3, 11)
 
