@@ -334,7 +334,9 @@ def test_chat_drops_the_oldest_turns_and_refuses_what_can_never_fit(tiny: str, r
 
 def test_an_interrupted_chat_is_quiet(tiny: str) -> None:
     process = subprocess.Popen([sys.executable, "-m", "minillm", "chat", "--model", tiny], stdin=subprocess.PIPE,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               # a shell starts its background jobs deaf to Ctrl-C, and tests may run in one
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
     assert "/exit" in process.stderr.readline()  # loaded, and waiting for a line
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130

@@ -120,7 +120,8 @@ def apply_penalties(logits: torch.Tensor, prompt_ids: Sequence[int], output_ids:
     # a positive logit is divided, a negative one multiplied: both become less likely
     logits[seen] = torch.where(chosen > 0, chosen / params.repetition_penalty, chosen * params.repetition_penalty)
     counts = torch.bincount(torch.tensor(output_ids, dtype=torch.int64), minlength=logits.shape[-1])  # [V]
-    return logits - params.frequency_penalty * counts - params.presence_penalty * (counts > 0)
+    counts = counts.to(logits.dtype)  # an integer times a float would be float32, whatever the logits are
+    return logits - params.frequency_penalty * counts - params.presence_penalty * (counts > 0).to(logits.dtype)
 
 
 def draw(probabilities: torch.Tensor, uniform: float) -> int:
