@@ -83,7 +83,8 @@ def test_a_broken_lesson_is_refused_and_leaves_the_built_file_alone(tmp_path: Pa
     assert notebooks.build(source) is False
     before = (tmp_path / "09_broken.ipynb").read_bytes()
     for body, words in [("1 / 0", "ZeroDivisionError"), ('import sys; sys.stderr.write("oh")', "stderr"),
-                        ("import minillm; print(minillm.__file__)", "path of a machine")]:
+                        ("import minillm; print(minillm.__file__)", "path of a machine"),
+                        ("object()", "address of an object")]:
         source.write_text(f"# %%\n{body}\n")
         with pytest.raises(notebooks.NotebookError, match=words):
             notebooks.build(source)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import re
 import sys
 from pathlib import Path
 
@@ -77,6 +78,8 @@ def problems(notebook, name: str) -> list[str]:
                 found.append(f"{where}: wrote to stderr: {output.text.strip().splitlines()[-1]}")
             text = output.get("text", "") + output.get("data", {}).get("text/plain", "")
             text += output.get("data", {}).get("text/html", "")
+            if re.search(r" at 0x[0-9a-f]{6,}", text):
+                found.append(f"{where}: its output holds the address of an object, another one each time")
             found += [f"{where}: its output holds the path of a machine: {place}" for place in places if place in text]
     return found
 

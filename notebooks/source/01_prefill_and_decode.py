@@ -102,7 +102,7 @@ for look, prompt, row in zip(plots.LOOKS, prompts, logits):
     running = row.softmax(-1).sort(descending=True).values.cumsum(0)[:4096].cpu()
     axes.plot(range(1, len(running) + 1), running, color=look.color, linestyle=look.line, label=repr(prompt))
 axes.axhline(0.9, color="#777777", linestyle=":", label="p = 0.9")
-axes.legend(loc="lower right")
+legend = axes.legend(loc="lower right")
 
 # %% [markdown]
 # *Exercise 1.3:* `greedy` and `top_p_filter`.
