@@ -104,7 +104,8 @@ def explain_rows(rows: list[Row], machine: Machine, dtype: str = "float32") -> l
             f"{rate / peak:.0%} of the best matrix product here: its matrices are smaller, and norms, RoPE and softmax "
             "are no matrix products.")
     tpot = (f"each new token reads every weight again. The model read {read / 1e9:.1f} GB/s, {read / bandwidth:.0%} "
-            "of what this machine can: the rest goes between hundreds of small operations, and to whatever else runs.")
+            "of what this machine can: products with one token read more slowly than one long read, and two thousand "
+            "small operations have to be started. Lesson 1 measures both.")
     beaten = ("faster than predicted: the machine was busier when its peaks were read. minillm measure --refresh reads "
               "them again.")
     return ["TTFT: " + (beaten if row.ttft_ratio < BEATEN else ttft),
