@@ -61,6 +61,27 @@ with torch.inference_mode():
 print("table: ", list(model.embed_tokens.weight.shape))
 print("hidden:", list(hidden.shape))
 
+# %%
+import matplotlib.pyplot as plt
+
+fig, axes = plots.figure("Thirty layers add to each token's vector", "", "")
+axes.set(xlim=(-0.3, 10), ylim=(0, 7))
+axes.axis("off")
+axes.annotate("", (9.8, 1), (0.1, 1), arrowprops={"arrowstyle": "-|>", "linewidth": 3, "color": "#1b1f3b"})
+axes.text(5, 0.2, "residual stream: T vectors of 576 numbers", ha="center")
+boxes = {-0.2: ("token table", "T ids ->\n[T, 576]"), 2.4: ("attention", "q [T, 9, 64]\nk, v [T, 3, 64]"),
+         4.9: ("MLP", "576 -> 1536\n-> 576"), 7.7: ("head", "[1, 576] ->\n[1, 49152]")}
+for left, (name, shapes) in boxes.items():
+    axes.add_patch(plt.Rectangle((left, 3), 2.1, 2.3, facecolor="#eeeeee", edgecolor="#1b1f3b", linewidth=1.5))
+    axes.text(left + 1.05, 4.75, name, ha="center", va="center", weight="bold")
+    axes.text(left + 1.05, 3.8, shapes, ha="center", va="center", fontsize=10.5)
+for x, tip, label in ((0.85, 1.1, ""), (2.8, 3, "read"), (4.1, 1.1, "add"), (5.3, 3, "read"), (6.6, 1.1, "add"),
+                      (8.7, 3, "")):
+    axes.annotate("", (x, tip), (x, 4.1 - tip), arrowprops={"arrowstyle": "-|>", "color": "#b5432a", "linewidth": 1.8})
+    axes.text(x + 0.1, 1.9, label, color="#b5432a")
+axes.add_patch(plt.Rectangle((2.2, 2.7), 5.0, 2.9, fill=False, linestyle="--", edgecolor="#777777"))
+caption = axes.text(4.7, 5.8, "one layer, thirty times", ha="center", color="#555555")
+
 # %% [markdown]
 # **2. Attention.** A word means little without the words before it. In each layer, each token makes three vectors by
 # three matrix products: a **query** (what am I looking for?), a **key** (what do I offer?) and a **value** (what do I
