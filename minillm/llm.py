@@ -16,7 +16,6 @@ from minillm.cache.contiguous import ContiguousKVCache
 from minillm.decoding import generate, sampling
 from minillm.decoding.sampling import RequestSampler, SamplingParams
 from minillm.decoding.streaming import StreamDecoder
-from minillm.measure.hardware import best_device
 from minillm.model import zoo
 from minillm.serving.request import CompletionOutput, RequestOutput
 
@@ -53,20 +52,20 @@ class LLM:
         max_num_seqs: int = 16,
     ) -> None:
         self.attention = backends.check_backend(attention)
-        if max_num_seqs < 1:
-            raise ValueError(f"max_num_seqs is {max_num_seqs}: expected at least 1")
+        if not isinstance(max_num_seqs, int) or max_num_seqs < 1:
+            raise ValueError(f"max_num_seqs is {max_num_seqs!r}: expected at least 1")
         if isinstance(model, zoo.LoadedModel):
             loaded = model
         else:
             if dtype == "auto":
-                on = torch.device(device) if device is not None else best_device()
+                on = zoo.check_device(device)
                 dtype = "float32" if on.type == "cpu" else "bfloat16"
             loaded = zoo.load(model, dtype=dtype, device=device)
         self.loaded = loaded
         self.model, self.tokenizer, self.config = loaded.model, loaded.tokenizer, loaded.config
         self.max_model_len = self.config.context_length if max_model_len is None else max_model_len
-        if not 2 <= self.max_model_len <= self.config.context_length:
-            raise ValueError(f"max_model_len is {max_model_len}: expected 2 to {self.config.context_length}, the "
+        if not isinstance(self.max_model_len, int) or not 2 <= self.max_model_len <= self.config.context_length:
+            raise ValueError(f"max_model_len is {max_model_len!r}: expected 2 to {self.config.context_length}, the "
                              "model's context")
         self.max_num_seqs = max_num_seqs
         self.end_ids = {*self.config.eos_ids, *self.tokenizer.eos_ids}
@@ -131,12 +130,12 @@ class LLM:
     def _request(self, prompt: str | Sequence[int], params: SamplingParams) -> _Request:
         arrival = time.perf_counter()
         text = prompt if isinstance(prompt, str) else None
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else [int(i) for i in prompt]
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         if not ids:
             raise ValueError("prompt is empty: expected at least one token")
         for token in (*ids, *params.stop_token_ids):
-            if not 0 <= token < self.config.vocab_size:
-                raise ValueError(f"token id is {token}: expected 0 to {self.config.vocab_size - 1}")
+            if not isinstance(token, int) or not 0 <= token < self.config.vocab_size:
+                raise ValueError(f"token id is {token!r}: expected 0 to {self.config.vocab_size - 1}")
         room = self.max_model_len - len(ids)
         if room < 1:
             raise ValueError(f"prompt is {len(ids)} tokens: expected at most {self.max_model_len - 1}, so that one can "
@@ -236,7 +235,9 @@ def _as_list(prompts: Any) -> list[str | Sequence[int]]:
     """A list of prompts from one text, one list of ids, or several of either."""
     if isinstance(prompts, str):
         return [prompts]
-    prompts = list(prompts)
-    if prompts and all(isinstance(p, int) for p in prompts):
-        return [prompts]
-    return prompts
+    if isinstance(prompts, (list, tuple)):
+        if prompts and isinstance(prompts[0], int):
+            return [prompts]
+        if all(isinstance(prompt, (str, list, tuple)) for prompt in prompts):
+            return list(prompts)
+    raise ValueError(f"prompts are {prompts!r:.60}: expected a text, a list of token ids, or a list of either")

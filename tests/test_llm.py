@@ -118,10 +118,35 @@ def test_a_prompt_that_cannot_run_is_refused_before_anything_runs(prompts, words
 
 @pytest.mark.parametrize(("options", "words"), [
     ({"attention": "magic"}, "'magic': expected one of"), ({"max_model_len": 1}, "max_model_len is 1"),
-    ({"max_model_len": 97}, "expected 2 to 96"), ({"max_num_seqs": 0}, "max_num_seqs is 0")])
+    ({"max_model_len": 97}, "expected 2 to 96"), ({"max_num_seqs": 0}, "max_num_seqs is 0"),
+    ({"max_model_len": "x"}, "max_model_len is 'x'"), ({"max_num_seqs": None}, "max_num_seqs is None"),
+    ({"attention": ["sdpa"]}, "expected one of")])
 def test_bad_options_are_refused(options, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         tiny_llm(**options)
+
+
+@pytest.mark.parametrize("device", ["tpu", 5, "cuda:99", "meta"])
+def test_a_device_that_is_not_there_is_refused_before_anything_is_read(device) -> None:
+    with pytest.raises(ValueError, match="device is") as error:
+        LLM("a model that is not read", device=device)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("prompts", [None, 5, [None], {"a": 1}, b"abc", [1.5], ["fine", 3]])
+def test_what_is_no_prompt_is_refused(prompts) -> None:
+    with pytest.raises(ValueError, match="expected a text, a list of token ids, or a list of either"):
+        tiny_llm().generate(prompts)
+
+
+@pytest.mark.parametrize("prompts", [[[1.5]], [["a"]], [1, "a"]])
+def test_what_is_no_token_id_is_refused(prompts) -> None:
+    with pytest.raises(ValueError, match="token id is"):
+        tiny_llm().generate(prompts)
+
+
+def test_no_prompts_give_no_outputs() -> None:
+    assert tiny_llm().generate([]) == []
 
 
 def test_parameters_must_be_one_or_as_many_as_prompts() -> None:

@@ -50,7 +50,7 @@ BACKENDS = {"reference": _reference, "sdpa": _sdpa}
 
 def check_backend(name: str) -> str:
     """`name` if it is a backend; ValueError otherwise."""
-    if name not in BACKENDS:
+    if not isinstance(name, str) or name not in BACKENDS:
         raise ValueError(f"attention backend is {name!r}: expected one of {', '.join(BACKENDS)}")
     return name
 

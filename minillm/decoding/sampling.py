@@ -9,7 +9,7 @@ the same text on any device and beside any neighbours.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,26 +51,37 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
 
     def __post_init__(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
-        self._check("temperature", 0 <= self.temperature < math.inf, "0 (greedy) or a positive number")
-        self._check("top_p", 0 < self.top_p <= 1, "more than 0, at most 1")
-        self._check("top_k", self.top_k >= -1 and int(self.top_k) == self.top_k, "a count, or 0 for all tokens")
-        self._check("min_p", 0 <= self.min_p <= 1, "0 to 1")
-        self._check("repetition_penalty", 0 < self.repetition_penalty < math.inf, "a positive number")
-        for name in ("frequency_penalty", "presence_penalty"):
-            self._check(name, -2 <= getattr(self, name) <= 2, "-2 to 2")
-        self._check("max_tokens", self.max_tokens is None or self.max_tokens >= 1, "at least 1, or None")
-        self._check("logprobs", self.logprobs is None or 0 <= self.logprobs <= 20, "0 to 20, or None")
-        self._check("stop", all(isinstance(s, str) and s for s in stop), "strings that are not empty")
+        for name in ("stop", "stop_token_ids"):
+            value = getattr(self, name)
+            several = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+            object.__setattr__(self, name, tuple(value) if several else () if value is None else (value,))
+        self._check("stop", all(isinstance(s, str) and s for s in self.stop), "strings that are not empty")
+        self._check("stop_token_ids", all(map(_is_int, self.stop_token_ids)), "token ids")
+        self._check_number("temperature", lambda v: 0 <= v < math.inf, "0 (greedy) or a positive number")
+        self._check_number("top_p", lambda v: 0 < v <= 1, "more than 0, at most 1")
+        self._check_number("min_p", lambda v: 0 <= v <= 1, "0 to 1")
+        self._check_number("repetition_penalty", lambda v: 0 < v < math.inf, "a positive number")
+        self._check_number("frequency_penalty", lambda v: -2 <= v <= 2, "-2 to 2")
+        self._check_number("presence_penalty", lambda v: -2 <= v <= 2, "-2 to 2")
+        self._check("top_k", _is_int(self.top_k) and self.top_k >= -1, "a count, or 0 for all tokens")
+        self._check("max_tokens", self.max_tokens is None or (_is_int(self.max_tokens) and self.max_tokens >= 1),
+                    "at least 1, or None")
+        self._check("logprobs", self.logprobs is None or (_is_int(self.logprobs) and 0 <= self.logprobs <= 20),
+                    "0 to 20, or None")
         # torch's generators take 64 bits
-        self._check("seed", self.seed is None or -(2**63) <= self.seed < 2**63, "an integer of 64 bits, or None")
+        self._check("seed", self.seed is None or (_is_int(self.seed) and -(2**63) <= self.seed < 2**63),
+                    "an integer of 64 bits, or None")
+        for name in ("ignore_eos", "include_stop_str_in_output"):
+            self._check(name, isinstance(getattr(self, name), bool), "True or False")
 
     def _check(self, name: str, good: bool, expected: str) -> None:
-        # a NaN fails every comparison above, and so is refused like any other value out of range
         if not good:
             raise ValueError(f"{name} is {getattr(self, name)!r}: expected {expected}")
+
+    def _check_number(self, name: str, good: Callable[[float], bool], expected: str) -> None:
+        value = getattr(self, name)
+        # a NaN fails every comparison, and so is refused like any other value out of range
+        self._check(name, isinstance(value, (int, float)) and not isinstance(value, bool) and good(value), expected)
 
     @property
     def greedy(self) -> bool:
@@ -79,6 +90,10 @@ class SamplingParams:
     @property
     def penalized(self) -> bool:
         return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def greedy(logits: torch.Tensor) -> torch.Tensor:

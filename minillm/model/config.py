@@ -90,7 +90,7 @@ class ModelConfig:
         for field in ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads",
                       "head_dim", "context_length"):
             value = getattr(self, field)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            if not _is_count(value):
                 raise ConfigError(f"config {field} is {value!r}: expected a positive integer")
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(f"config num_heads is {self.num_heads}: expected a multiple of num_kv_heads "
@@ -107,6 +107,14 @@ class ModelConfig:
         if self.windows is not None and len(self.windows) != self.num_layers:
             raise ConfigError(f"config windows has {len(self.windows)} entries: expected one per layer "
                               f"({self.num_layers})")
+        for window in self.windows or ():
+            if window is not None and not _is_count(window):
+                raise ConfigError(f"config sliding_window is {window!r}: expected a positive integer")
+        for token in (*self.eos_ids, *(() if self.bos_id is None else (self.bos_id,))):
+            if not isinstance(token, int) or isinstance(token, bool) or token < 0:
+                raise ConfigError(f"config eos or bos token id is {token!r}: expected a token id")
+        if not isinstance(self.tie_embeddings, bool):
+            raise ConfigError(f"config tie_word_embeddings is {self.tie_embeddings!r}: expected true or false")
 
     @property
     def scale(self) -> float:
@@ -148,6 +156,10 @@ class ModelConfig:
         return _from_gguf(metadata, tie_embeddings, rope_divisors)
 
 
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
 def _need(data: dict[str, Any], key: str, where: str) -> Any:
     if data.get(key) is None:
         raise ConfigError(f"{where} has no {key!r}: expected it in a decoder-only transformer's configuration")
@@ -176,10 +188,15 @@ def _from_hf(data: dict[str, Any], name: str) -> ModelConfig:
         raise ConfigError(f"{where} hidden_act is {activation!r}: expected 'silu'")
     hidden = _need(data, "hidden_size", where)
     heads = _need(data, "num_attention_heads", where)
+    for field, value in (("hidden_size", hidden), ("num_attention_heads", heads)):
+        if not _is_count(value):  # they are divided below
+            raise ConfigError(f"{where} {field} is {value!r}: expected a positive integer")
     layers = _need(data, "num_hidden_layers", where)
     context = _need(data, "max_position_embeddings", where)
     # Newer configs keep rope_theta inside rope_parameters; older ones keep it at the top, beside rope_scaling.
     rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
+    if not isinstance(rope, dict):
+        raise ConfigError(f"{where} rope_parameters is {rope!r}: expected an object")
     theta = data.get("rope_theta") or rope.get("rope_theta") or 10000.0
     if data.get("partial_rotary_factor", rope.get("partial_rotary_factor", 1.0)) != 1.0:
         raise ConfigError(f"{where} partial_rotary_factor is not 1: expected RoPE over the whole head")
@@ -191,12 +208,12 @@ def _from_hf(data: dict[str, Any], name: str) -> ModelConfig:
         num_layers=layers,
         num_heads=heads,
         num_kv_heads=data.get("num_key_value_heads") or heads,
-        head_dim=data.get("head_dim") or hidden // heads,
+        head_dim=hidden // heads if data.get("head_dim") is None else data["head_dim"],
         rms_norm_eps=data.get("rms_norm_eps", 1e-6),
         rope_theta=theta,
         rope_scaling=_rope_scaling(rope, context, where),
         context_length=context,
-        tie_embeddings=bool(data.get("tie_word_embeddings", False)),
+        tie_embeddings=data.get("tie_word_embeddings", False),
         # Qwen2 always has the bias on q, k and v, and never on o; its config does not say so.
         attention_bias=architecture == "qwen2" or bool(data.get("attention_bias", False)),
         output_bias=architecture != "qwen2" and bool(data.get("attention_bias", False)),
@@ -224,21 +241,26 @@ def _windows(data: dict[str, Any], architecture: str, layers: int) -> tuple[int 
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
+def _rope_number(rope: dict[str, Any], key: str, where: str) -> float:
+    value = _need(rope, key, f"{where} rope_scaling")
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise ConfigError(f"{where} rope_scaling {key} is {value!r}: expected a positive number")
+    return float(value)
+
+
 def _rope_scaling(rope: dict[str, Any], context: int, where: str) -> RopeScaling | None:
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind not in ROPE_KINDS:
         raise ConfigError(f"{where} asks for RoPE scaling {kind!r}: expected one of {', '.join(ROPE_KINDS)}")
     if kind == "default":
         return None
-    factor = float(_need(rope, "factor", f"{where} rope_scaling"))
-    if factor <= 0:
-        raise ConfigError(f"{where} rope_scaling factor is {factor}: expected a positive number")
+    factor = _rope_number(rope, "factor", where)
     if kind == "linear":
         return RopeScaling("linear", factor)
     return RopeScaling(
         "llama3", factor,
-        low_freq_factor=float(_need(rope, "low_freq_factor", f"{where} rope_scaling")),
-        high_freq_factor=float(_need(rope, "high_freq_factor", f"{where} rope_scaling")),
+        low_freq_factor=_rope_number(rope, "low_freq_factor", where),
+        high_freq_factor=_rope_number(rope, "high_freq_factor", where),
         original_context=int(rope.get("original_max_position_embeddings") or context))
 
 

@@ -106,7 +106,7 @@ def load(name_or_path: str | Path, dtype: str | torch.dtype = "float32", device:
     `dtype` is float32, float16 or bfloat16; `device` defaults to the best of this machine. Raises ModelError,
     GGUFError, SafetensorsError, ConfigError or TokenizerError, all ValueError.
     """
-    dtype, device = _dtype(dtype), _device(device)
+    dtype, device = _dtype(dtype), check_device(device)
     name, path = str(name_or_path), locate(name_or_path)
     if path.is_dir():
         source = _read_folder(path, name)
@@ -187,11 +187,12 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype:
     return found
 
 
-def _device(device: str | torch.device | None) -> torch.device:
+def check_device(device: str | torch.device | None) -> torch.device:
+    """The torch.device of a name, None being the best one. ModelError unless this machine has it."""
     try:
         found = torch.device(best_device() if device is None else device)
         torch.empty(1, device=found).add_(1)
-    except (RuntimeError, AssertionError) as error:  # unknown name; or no such device here
+    except (RuntimeError, AssertionError, TypeError) as error:  # unknown name; or no such device here
         reason = str(error).split("\n", 1)[0]
         raise ModelError(f"device is {str(device)!r}: expected one that this machine has ({reason})") from None
     if found.type == "meta":

@@ -174,7 +174,12 @@ def test_logprobs_are_of_the_model_before_any_sampling_parameter() -> None:
     ({"repetition_penalty": 0}, "repetition_penalty is 0"), ({"frequency_penalty": 2.1}, "frequency_penalty is 2.1"),
     ({"presence_penalty": -3}, "presence_penalty is -3: expected -2 to 2"),
     ({"max_tokens": 0}, "max_tokens is 0: expected at least 1"), ({"logprobs": -1}, "logprobs is -1"),
-    ({"stop": ["a", ""]}, "stop is"), ({"seed": 2**63}, "seed is")])
+    ({"stop": ["a", ""]}, "stop is"), ({"seed": 2**63}, "seed is"), ({"seed": 1.5}, "seed is 1.5"),
+    ({"temperature": "x"}, "temperature is 'x'"), ({"top_p": None}, "top_p is None"), ({"top_k": "x"}, "top_k is 'x'"),
+    ({"top_k": 1.5}, "top_k is 1.5"), ({"max_tokens": 1.5}, "max_tokens is 1.5"), ({"max_tokens": True}, "max_tokens"),
+    ({"stop": 5}, "stop is"), ({"stop_token_ids": ["a"]}, "stop_token_ids is"),
+    ({"logprobs": True}, "logprobs is True"),
+    ({"ignore_eos": "x"}, "ignore_eos is 'x': expected True or False")])
 def test_parameters_out_of_range_are_refused_by_name(arguments, words) -> None:
     with pytest.raises(ValueError, match=words) as error:
         SamplingParams(**arguments)

@@ -75,6 +75,17 @@ def test_windows_follow_each_family_rules() -> None:
     ({"rms_norm_eps": 0.0}, ["rms_norm_eps", "0.0", "positive"]),
     ({"head_dim": 7}, ["head_dim", "7", "even"]),
     ({"partial_rotary_factor": 0.5}, ["partial_rotary_factor"]),
+    ({"hidden_size": "32"}, ["hidden_size", "'32'", "positive integer"]),
+    ({"num_attention_heads": 0}, ["num_attention_heads", "0"]),
+    ({"head_dim": 0}, ["head_dim", "0", "positive integer"]),
+    ({"num_hidden_layers": True}, ["num_layers", "True"]),
+    ({"rope_parameters": "abc"}, ["rope_parameters", "'abc'", "object"]),
+    ({"rope_scaling": {"type": "linear", "factor": "abc"}}, ["factor", "'abc'", "positive number"]),
+    ({"eos_token_id": "x"}, ["token id", "'x'"]),
+    ({"eos_token_id": {"a": 1}}, ["token id"]),
+    ({"tie_word_embeddings": "no"}, ["tie_word_embeddings", "'no'"]),
+    ({"architectures": ["MistralForCausalLM"], "sliding_window": "x"}, ["sliding_window", "'x'"]),
+    ({"architectures": ["MistralForCausalLM"], "sliding_window": -3}, ["sliding_window", "-3"]),
 ])
 def test_a_hub_config_it_cannot_run_is_refused_by_name(changes: dict, words: list[str]) -> None:
     with pytest.raises(ConfigError) as error:
