@@ -6,6 +6,7 @@ takes either. Datasheet peaks are dense: sheets often print the doubled figure o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -140,7 +141,7 @@ def measure_machine(device: Any = None, refresh: bool = False) -> Machine:
     """Measure bandwidth and matrix-product peaks of `device` (default: the best), or read them from the cache.
 
     Takes about ten seconds the first time; afterwards it is read from home()/machines, one file for each device, thread
-    count and torch version. An unreadable file is measured again.
+    count and torch version. An unreadable file is measured again. Raises ValueError if it cannot be kept there.
     """
     import torch
 
@@ -171,10 +172,16 @@ def _read(path: Path) -> Machine | None:
 
 
 def _write(path: Path, machine: Machine) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(f".{os.getpid()}.part")
-    part.write_text(json.dumps(asdict(machine), indent=2) + "\n")
-    part.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(asdict(machine), indent=2) + "\n")
+        part.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise ValueError(f"cannot keep the measurement in {path.parent}: {error.strerror}; expected a folder that can "
+                         "be written, see MINILLM_HOME") from None
 
 
 def _working_set(device: Any) -> int:

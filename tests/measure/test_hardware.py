@@ -47,6 +47,14 @@ def test_a_damaged_measurement_is_measured_again(quick, damage: str) -> None:
     assert [p.suffix for p in path.parent.iterdir()] == [".json"]
 
 
+def test_a_home_that_cannot_be_written_is_one_line(quick, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MINILLM_HOME", str(tmp_path / "file"))
+    with pytest.raises(ValueError, match="cannot keep the measurement in .*MINILLM_HOME") as error:
+        measure_machine("cpu")
+    assert "\n" not in str(error.value)
+
+
 def test_a_measurement_without_figures_is_measured_again(quick) -> None:
     measure_machine("cpu")
     (path,) = (home() / "machines").glob("*.json")
