@@ -121,8 +121,8 @@ print("mixture of values:", list(mixed.shape), "-> back to", list(attended.shape
 
 # %% [markdown]
 # **3. MLP.** Attention moved information between tokens; now each token is worked on alone. Two matrix products widen
-# it from 576 to 1,536 numbers, one of them gates the other, and a third brings it back. Two thirds of a layer's
-# parameters are here.
+# it from 576 to 1,536 numbers, one of them gates the other, and a third brings it back. Three quarters of a
+# layer's parameters are here.
 
 # %%
 with torch.inference_mode():
@@ -268,10 +268,10 @@ plots.bars(axes, labels, {"rate": bars})
 assert len(labels) == len(bars)
 
 # %% [markdown]
-# **Why not 100 %?** On a CPU the ratio lies between about 30 % and 100 %, and three things decide where. Between two
-# matrix products, Python decides what comes next, some thousand times a token, and the memory idles. A product with one
-# token is too small to keep every core busy. And a large cache can hold part of the model, which makes reading faster
-# than memory: that can even push the ratio above 100 %. Lesson 1 measures each of them.
+# **Why not 100 %?** Three things decide. Between two matrix products, Python and torch start the next operation, some two
+# thousand of them for a token, and the memory idles. A product with one token is short, and reads its matrix more slowly
+# than one long read would. And a large cache can hold part of the model, which makes reading faster than memory: that can
+# even push the ratio above 100 %. Lesson 1 measures each of them.
 #
 # **Where it loses.** The prediction says nothing about the first token of a long prompt. That one waits for arithmetic,
 # not for bytes, and is lesson 1's other half.
