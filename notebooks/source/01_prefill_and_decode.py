@@ -424,8 +424,9 @@ assert budget["start the operations"] > 0
 # %% [markdown]
 # So most of the gap is in the products themselves. A layer's matrices are 0.4 to 3.5 MB, and torch splits each over the
 # threads, reads it, and waits for all to end before the next: with one token it reached the rate at the left end of the
-# knee's figure, not the bandwidth of one long read. Starting the operations comes second. A compiler that fuses
-# operations, or a batch that shares each read, gets some of it back; both are in later lessons.
+# knee's figure, not the bandwidth of one long read. The rest is attention, the norms, and starting some two
+# thousand operations. Fusing operations, or a batch that shares each read, gets some of it back: both are in later
+# lessons.
 
 # %% [markdown]
 # On a GPU the same gap is wider: starting a kernel takes about as long as on a CPU, but the reading is a hundred times
