@@ -103,7 +103,7 @@ def install_torch(torch: str) -> None:
     elif has_nvidia_driver():
         say(f"installing {torch} with CUDA, since there is an NVIDIA driver: about 3 GB")
     elif plain_pip_would_take(torch) == "cpu":
-        say(f"installing {torch}, a CPU build: about 200 MB")
+        say(f"installing {torch}, a CPU build: 183 MB")
     elif cpu_index_answers():
         say(f"installing {torch} from PyTorch's index of CPU builds: about 200 MB")
         source = ["--index-url", CPU_INDEX]
@@ -145,7 +145,8 @@ def main() -> None:
     if is_installed(arguments.extra, wanted):
         return
     create_venv()
-    say("what will be downloaded: " + SIZES[arguments.extra] + ", torch, and the model (94 MB), each once")
+    say("downloaded once: torch (183 MB as a CPU build), the model (93 MB),")
+    say(SIZES[arguments.extra])
     install_torch(arguments.torch)
     say(f"installing minillm with its {arguments.extra} extra: {SIZES[arguments.extra]}")
     if in_venv("-m", "pip", "install", "--disable-pip-version-check", "--quiet", "--editable",

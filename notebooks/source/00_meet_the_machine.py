@@ -85,7 +85,7 @@ caption = axes.text(4.7, 5.8, "one layer, thirty times", ha="center", color="#55
 # %% [markdown]
 # **2. Attention.** A word means little without the words before it. In each layer, each token makes three vectors by
 # three matrix products: a **query** (what am I looking for?), a **key** (what do I offer?) and a **value** (what do I
-# hand over?). Each is cut into **heads** of 64 numbers that look independently.
+# hand over?). Each is cut into **heads** of 64 numbers that look independently. Before that a **norm** scales the vector to unit size, so that no layer is handed wild numbers.
 #
 # Here are 9 query heads but only 3 key and value heads: three query heads share one key. Lesson 4 is about why.
 
@@ -121,7 +121,8 @@ print("mixture of values:", list(mixed.shape), "-> back to", list(attended.shape
 
 # %% [markdown]
 # **3. MLP.** Attention moved information between tokens; now each token is worked on alone. Two matrix products widen
-# it from 576 to 1,536 numbers, one of them gates the other, and a third brings it back. Three quarters of a
+# it from 576 to 1,536 numbers; one of the results, bent by a smooth curve (the **activation**), switches the other on or off,
+# number by number; a third product brings it back. Three quarters of a
 # layer's parameters are here.
 
 # %%
@@ -187,7 +188,8 @@ plots.bars(axes, list(parts), {"bytes": [4 * count / 1e6 for count in parts.valu
 # ## What this machine can move and compute
 #
 # **Bandwidth** is how many bytes per second the processor can read from memory. **Peak** is how many floating-point
-# operations per second (FLOP/s) it can do; a multiplication and an addition are two. Datasheets print both for an
+# operations per second (FLOP/s) it can do; a multiplication and an addition are two. It depends on how a number is stored:
+# float32 takes 4 bytes, bfloat16 and float16 take 2. Datasheets print both for an
 # accelerator. Here they are measured: reading 512 MB that no cache holds, and multiplying large matrices.
 #
 # Before you run the next cell, write down a guess: how many gigabytes per second does this machine read?
@@ -277,8 +279,8 @@ assert len(labels) == len(bars)
 # not for bytes, and is lesson 1's other half.
 #
 # **On a big GPU** (predicted, not measured): an H200 reads 4,800 GB/s, so an 8-billion-parameter model in 16 bits makes
-# at most 300 tokens per second for one user, and this small one in 16 bits at most 17,800. No software reaches the second
-# figure: launching a step's few hundred kernels takes longer than the reading.
+# at most 300 tokens per second for one user, and this small one in 16 bits at most 17,800. For the second
+# figure a step would have to start its few hundred **kernels** (programs that run on the GPU) within 56 microseconds.
 
 # %% [markdown]
 # ## The first exercise, together

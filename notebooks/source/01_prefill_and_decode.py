@@ -5,7 +5,8 @@
 # another (**decode**). Both run the same layers over the same weights. **This lesson asks: why is one of them limited by
 # arithmetic and the other by memory, and how well can both be predicted before running anything?**
 #
-# *Assumes:* lesson 0 (tokens, hidden states, attention, the roofline). *Takes:* about 70 minutes; running takes one.
+# *Assumes:* lesson 0 (tokens, hidden states, attention, the roofline). *Takes:* about 70 minutes of reading and running,
+# and as much again or more for the core exercises.
 # *You will write:* latency metrics, the cost of a step, sampling, the decode loop, and attention itself.
 
 # %%
@@ -26,7 +27,7 @@ loaded = zoo.load("smollm2", dtype="float32" if device.type == "cpu" else "bfloa
 model, tokenizer, shape = loaded.model, loaded.tokenizer, loaded.config.shape()
 specs, dtype = model.kv_specs(), str(model.dtype).removeprefix("torch.")
 width = model.dtype.itemsize  # bytes per parameter and per cached value
-print(shape.name, f"{shape.params:,} parameters")
+print(loaded.name, f"{shape.params:,} parameters")
 
 # %% [markdown]
 # ## What one step computes
@@ -46,7 +47,9 @@ print("tokens whose logits we want: ", mixed.logit_rows)
 
 # %% [markdown]
 # Only attention looks at other tokens. In a prefill it compares each token's query with the keys of all earlier ones, a
-# triangle of pairs. In a decode step there is one query, so one row of that triangle. Here are the weights of one head
+# triangle of pairs. In a decode step there is one query, so one row of that triangle.
+# The keys and values of earlier tokens do not change, since no token sees a later one. So they are computed once and kept:
+# that store is the **KV cache**. Here are the weights of one head
 # over our sentence: what each token looks at.
 
 # %%
@@ -170,6 +173,9 @@ print(f"mean of all gaps (ITL):   {summary.itl.mean * 1e3:.0f} ms, median {summa
 # **arithmetic intensity grows with the tokens in flight**: M FLOP per byte in 16 bits, M/2 in float32. A decode step of
 # one request has M = 1. A prefill of 512 tokens has M = 512. That is the whole difference between the two.
 #
+# Attention does not follow this rule: each row reads its own K and V, so rows in a batch share nothing there. That is why
+# 32 rows below reach less than 16 FLOP per byte.
+#
 # Count a step's FLOPs and bytes by hand once (*exercise 1.2*, `step_totals`), and both phases can be predicted.
 
 # %%
@@ -249,8 +255,8 @@ assert ratio > 0
 # ## TPOT against the context
 #
 # Decode is the left side. Each step reads all weights, plus the K and V of every earlier token of its sequence. For this
-# model a cached token is 2·30·3·64 values, 45 KiB in float32, while the weights are 538 MB. So TPOT should be flat for
-# short contexts, then rise: at 12,000 cached tokens, K and V would weigh as much as the model.
+# model a cached token is 2·30·3·64 values, 45 KiB in float32, while the weights are 538 MB. So TPOT should be nearly flat
+# for short contexts, then rise: at 12,000 cached tokens, K and V would weigh as much as the model.
 
 # %%
 guess = course.guess("1.tpot4096", None)  # milliseconds per token, with 4,096 tokens cached
@@ -276,7 +282,7 @@ assert len(tpots) == len(contexts)
 
 # %% tags=["nbval-ignore-output"]
 rise = tpots[-1] / tpots[0]
-fig, axes = plots.figure(f"TPOT is flat at first; with {contexts[-1]} cached tokens it is {rise:.1f} times as long",
+fig, axes = plots.figure(f"With {contexts[-1]} cached tokens TPOT is {rise:.1f} times as long as with {contexts[0]}",
                          "tokens in the cache", "TPOT (ms)")
 plots.predicted_and_measured(axes, contexts, promised, tpots, None if guess is None else (4096, guess))
 axes.set_ylim(bottom=0)
@@ -287,7 +293,7 @@ assert rise > 0
 #
 # Both phases relied on keeping K and V. What if we did not? The **naive** loop runs the whole text through the model for
 # each new token. To write n tokens after a prompt of p, it processes p + (p+1) + … tokens: about n·p + n²/2. The
-# **cached** loop processes p + n. Counting is exact, and the same on every machine:
+# **cached** loop processes p + n - 1, for the last token is never run. Counting is exact, and the same on every machine:
 
 # %%
 p = 32
@@ -338,7 +344,7 @@ assert gain > 0
 #
 # A decode step takes longer than its bytes. Three suspects, each with an experiment.
 #
-# **The processor's cache.** The prediction uses the bandwidth of memory. A matrix that is still in a cache is read faster,
+# **The processor's cache**, a small and fast memory inside it (it has nothing to do with the KV cache). The prediction uses the bandwidth of memory. A matrix that is still in a cache is read faster,
 # one that is not is read at memory's speed. Read the same number of bytes out of working sets of growing size:
 
 # %% tags=["nbval-ignore-output"]
@@ -411,15 +417,17 @@ assert calls > 30 * 7
 # %% tags=["nbval-ignore-output"]
 reading = 1e3 * width * shape.params / machine.bandwidth
 slower = 1e3 * shape.params / (measured_one_token / 2)  # 2 FLOP a weight, at the rate that one token reached above
-budget = {"read the weights, at full bandwidth": reading, "products that read more slowly": max(0.0, slower - reading),
-          "start the operations": 1e3 * dispatch * calls}
+others = calls - (7 * shape.layers + 1)  # operations besides the matrix products, whose rate includes their start
+budget = {"read the weights, at full bandwidth": reading,
+          "products that read more slowly": max(0.0, slower - reading),
+          "start the other operations": 1e3 * dispatch * others}
 budget["attention, norms and the rest"] = max(0.0, tpots[0] - sum(budget.values()))
 fig, axes = plots.figure(f"Reading at full bandwidth would take {reading:.0f} of the step's {tpots[0]:.0f} ms",
                          "milliseconds of one decode step", "")
 plots.bars(axes, ["one step"], {name: [value] for name, value in budget.items()})
 axes.set_ylim(1.6, -0.5)
 axes.legend(loc="lower left", fontsize=10)
-assert budget["start the operations"] > 0
+assert budget["start the other operations"] > 0
 
 # %% [markdown]
 # So most of the gap is in the products themselves. A layer's matrices are 0.4 to 3.5 MB, and torch splits each over the
@@ -429,7 +437,7 @@ assert budget["start the operations"] > 0
 # lessons.
 
 # %% [markdown]
-# On a GPU the same gap is wider: starting a kernel takes about as long as on a CPU, but the reading is a hundred times
+# On a GPU the same gap is wider: starting a **kernel** (a program that runs on the GPU) takes about as long as on a CPU, but the reading is a hundred times
 # faster. The authors of gpt-fast report 25.5 tokens per second for a 7B Llama on an A100 in eager mode and 107
 # compiled, in the same 16 bits: most of the difference is dispatch. (PyTorch blog, 2023.)
 #
