@@ -13,12 +13,9 @@ from typing import Protocol
 import torch
 
 from minillm.attention import backends
+from minillm.cache.errors import CacheError
 from minillm.model.batch import Batch
 from minillm.model.config import KVSpec
-
-
-class CacheError(ValueError):
-    """A step that the cache cannot hold, or a sequence that it does not have."""
 
 
 @dataclass

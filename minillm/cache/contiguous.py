@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from minillm.attention import backends
-from minillm.cache.base import CacheError, Step
+from minillm.cache.base import Step
+from minillm.cache.errors import CacheError
 from minillm.model.batch import Batch
 from minillm.model.config import KVSpec
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from histories import HISTORIES, SPECS, check_history
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minillm.attention import reference
-from minillm.cache.base import CacheError, NoCache
+from minillm.cache.base import NoCache
 from minillm.cache.contiguous import ContiguousKVCache
+from minillm.cache.errors import CacheError
 from minillm.model.batch import make_batch
-from minillm.model.config import KVSpec
-
-SPECS = [KVSpec(2, 8, 6, None, 0.35), KVSpec(2, 8, 6, 3, 0.35)]
 
 
 def new_cache(max_seqs: int = 3, max_len: int = 16) -> ContiguousKVCache:
@@ -27,50 +25,10 @@ def state(cache: ContiguousKVCache) -> tuple:
     return dict(cache._slots), dict(cache._lengths), list(cache._free)
 
 
-class Keys:
-    """Reproducible q, k, v of any token of any sequence, so that history can be rebuilt."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-
-    def __call__(self, seq: int, position: int, layer: int, kind: int, heads: int, width: int) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(hash((self.seed, seq, position, layer, kind)) % 2**31)
-        return torch.randn(heads, width, dtype=torch.float64, generator=generator)
-
-
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 6), st.sampled_from(["add", "free", "truncate", "keep"])),
-                min_size=1, max_size=20), st.integers(0, 1000))
+@given(HISTORIES, st.integers(0, 1000))
 def test_any_history_attends_as_if_recomputed(history, seed) -> None:
-    """Chunks, frees, truncations and kept positions, in any order: attention equals that over the true history."""
-    cache, make = new_cache(), Keys(seed)
-    texts: dict[int, list[int]] = {}  # sequence -> the identity of each token it holds
-    fresh = 0
-    for seq, n, action in history:
-        text = texts.get(seq, [])
-        if action == "free" and seq in texts:
-            cache.free(seq)
-            del texts[seq]
-        elif action == "truncate" and seq in texts:
-            cache.truncate(seq, min(n, len(text)))
-            texts[seq] = text[:n]
-        elif action == "keep" and seq in texts:
-            kept = sorted({i * 2 % max(len(text), 1) for i in range(min(n, len(text)))})
-            cache.keep(seq, kept)
-            texts[seq] = [text[i] for i in kept]
-        elif action == "add" and 0 < n <= 16 - len(text):
-            added = list(range(fresh, fresh + n))
-            fresh += n
-            step = cache.begin(make_batch([(seq, added, len(text))]))
-            texts[seq] = text + added
-            for layer, spec in enumerate(SPECS):
-                q = torch.stack([make(seq, t, layer, 0, 4, 8) for t in added])
-                k = torch.stack([make(seq, t, layer, 1, 2, 8) for t in texts[seq]])
-                v = torch.stack([make(seq, t, layer, 2, 2, 6) for t in texts[seq]])
-                got = cache.attend(layer, q, k[-n:], v[-n:], step)
-                expected = reference.causal_attention(q, k, v, spec.scale, spec.window)
-                torch.testing.assert_close(got, expected, atol=1e-12, rtol=1e-12)
-        assert cache.length(seq) == len(texts.get(seq, []))
+    check_history(new_cache(), SPECS, history, seed)
 
 
 def test_slots_come_back() -> None:
