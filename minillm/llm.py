@@ -12,14 +12,16 @@ from typing import Any
 import torch
 
 from minillm.attention import backends
-from minillm.cache.contiguous import ContiguousKVCache
-from minillm.decoding import generate, sampling
-from minillm.decoding.sampling import RequestSampler, SamplingParams
-from minillm.decoding.streaming import StreamDecoder
+from minillm.cache import build
+from minillm.cache.paged import PagedKVCache
+from minillm.decoding import beam, generate, sampling
+from minillm.decoding.sampling import SamplingParams
+from minillm.measure import hardware
 from minillm.model import zoo
-from minillm.serving.request import CompletionOutput, RequestOutput
+from minillm.serving.request import Answer, Request, RequestOutput
 
 Message = dict[str, Any]
+CPU_SHARE, GPU_SHARE = 0.25, 0.8  # of the memory, at most, for K and V: the machine has other things to do
 
 
 @dataclass
@@ -33,11 +35,17 @@ class StreamDelta:
 class LLM:
     """A model ready to answer.
 
-    model          a known name, a hub id, a folder or a .gguf file (see `zoo.load`), or a LoadedModel
-    dtype          'float32', 'float16', 'bfloat16'; 'auto': float32 on a CPU, bfloat16 on a GPU
-    attention      the backend, one of attention.backends.BACKENDS
-    max_model_len  prompt and output tokens of one request at most; default: the model's context
-    max_num_seqs   prompts that `generate` runs at once
+    model                   a known name, a hub id, a folder or a .gguf file (see `zoo.load`), or a LoadedModel
+    dtype                   'float32', 'float16', 'bfloat16'; 'auto': float32 on a CPU, bfloat16 on a GPU
+    attention               the backend, one of attention.backends.BACKENDS
+    max_model_len           prompt and output tokens of one request at most; default: the model's context
+    max_num_seqs            sequences that run at once
+    block_size              tokens of one KV block
+    kv_cache_dtype          'auto' (the model's), or one of cache.build.KV_DTYPES: fewer bytes a token
+    kv_cache_memory_bytes   for K and V; default: what max_num_seqs × max_model_len needs, at most a quarter of the
+                            machine's memory or eight tenths of the GPU's
+    enable_prefix_caching   texts that begin like an earlier one start from its K and V
+    prefix_index            'hash' (full blocks) or 'radix' (to the token)
     Raises ValueError, in one line, for anything it cannot load or does not know.
     """
 
@@ -50,10 +58,19 @@ class LLM:
         attention: str = "sdpa",
         max_model_len: int | None = None,
         max_num_seqs: int = 16,
+        block_size: int = 16,
+        kv_cache_dtype: str = "auto",
+        kv_cache_memory_bytes: int | None = None,
+        enable_prefix_caching: bool = True,
+        prefix_index: str = "hash",
     ) -> None:
         self.attention = backends.check_backend(attention)
-        if not isinstance(max_num_seqs, int) or max_num_seqs < 1:
-            raise ValueError(f"max_num_seqs is {max_num_seqs!r}: expected at least 1")
+        build.check(block_size, kv_cache_dtype, prefix_index)
+        for name, value in (("max_num_seqs", max_num_seqs), ("kv_cache_memory_bytes", kv_cache_memory_bytes)):
+            if value is None and name != "max_num_seqs":
+                continue
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value!r}: expected at least 1")
         if isinstance(model, zoo.LoadedModel):
             loaded = model
         else:
@@ -69,7 +86,10 @@ class LLM:
                              "model's context")
         self.max_num_seqs = max_num_seqs
         self.end_ids = {*self.config.eos_ids, *self.tokenizer.eos_ids}
+        self.cache = self._make_cache(block_size, kv_cache_dtype, kv_cache_memory_bytes,
+                                      prefix_index if enable_prefix_caching else "none")
         self._ids = itertools.count()
+        self._seqs = itertools.count(1)
 
     @property
     def device(self) -> torch.device:
@@ -93,14 +113,24 @@ class LLM:
             raise ValueError(f"{len(params)} sampling parameters for {len(prompts)} prompts: expected one each, or one "
                              "for all")
         requests = [self._request(prompt, p) for prompt, p in zip(prompts, params)]
-        for first in range(0, len(requests), self.max_num_seqs):
-            group = requests[first : first + self.max_num_seqs]
-            if len(group) == 1:
-                for _ in self._run_one(group[0]):
-                    pass
-            else:
-                self._run_batch(group)
+        for group in self._groups(requests):
+            for answer, _ in self._run(group):
+                if answer.finish_reason is not None:
+                    answer.close()
         return [request.output() for request in requests]
+
+    def beam_search(self, prompts: str | Sequence[int] | Sequence[str | Sequence[int]],
+                    params: beam.BeamSearchParams) -> list[list[beam.Beam]]:
+        """For each prompt its `beam_width` likeliest continuations, the best first, with their text."""
+        found = []
+        for prompt in _as_list(prompts):
+            request = self._request(prompt, SamplingParams(max_tokens=params.max_tokens, ignore_eos=params.ignore_eos))
+            beams = beam.search(self.model, self.cache, request.prompt_ids, replace(
+                params, max_tokens=request.params.max_tokens), request.answers[0].end_ids)
+            for one in beams:
+                one.text = self.tokenizer.decode(one.token_ids)
+            found.append(beams)
+        return found
 
     def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> RequestOutput:
         """Answer a conversation [{'role': ..., 'content': ...}, …], put through the model's chat template."""
@@ -115,19 +145,35 @@ class LLM:
         """
         if not isinstance(prompt, str) and len(prompt) and isinstance(prompt[0], dict):
             prompt = self.render(prompt)
-        return self._deltas(self._request(prompt, params or SamplingParams()))
+        params = params or SamplingParams()
+        if params.n != 1:
+            raise ValueError(f"n is {params.n}: expected 1 to stream; generate gives several answers")
+        return self._deltas(self._request(prompt, params))
 
     def render(self, messages: Sequence[Message]) -> str:
         """The text that the model sees for a conversation, ending where its answer begins."""
         return self.tokenizer.render_chat(messages, add_generation_prompt=True)
 
-    def _deltas(self, request: _Request) -> Iterator[StreamDelta]:
-        for text in self._run_one(request):
+    def _make_cache(self, block_size: int, kv_dtype: str, memory: int | None, index: str) -> PagedKVCache:
+        specs = self.model.kv_specs()
+        if memory is None:
+            share = CPU_SHARE if self.device.type == "cpu" else GPU_SHARE
+            memory = int(share * hardware.memory_bytes(self.device))
+        wanted = self.max_num_seqs * -(-self.max_model_len // block_size)
+        per_block = build.block_bytes(specs, block_size, kv_dtype, self.model.dtype)
+        blocks = min(wanted, memory // per_block)
+        if blocks < 1:
+            raise ValueError(f"kv_cache_memory_bytes is {memory}: expected at least {per_block}, one block")
+        return build.paged_cache(specs, blocks, block_size, kv_dtype, self.model.dtype, self.device, self.attention,
+                                 index)
+
+    def _deltas(self, request: Request) -> Iterator[StreamDelta]:
+        for _, text in self._run([request]):
             if text:
                 yield StreamDelta(text)
-        yield StreamDelta("", request.output())
+        yield StreamDelta(request.answers[0].close(), request.output())
 
-    def _request(self, prompt: str | Sequence[int], params: SamplingParams) -> _Request:
+    def _request(self, prompt: str | Sequence[int], params: SamplingParams) -> Request:
         arrival = time.perf_counter()
         text = prompt if isinstance(prompt, str) else None
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
@@ -140,95 +186,92 @@ class LLM:
         if room < 1:
             raise ValueError(f"prompt is {len(ids)} tokens: expected at most {self.max_model_len - 1}, so that one can "
                              f"follow in a context of {self.max_model_len}")
+        if params.n > self.max_num_seqs:
+            raise ValueError(f"n is {params.n}: expected at most max_num_seqs ({self.max_num_seqs})")
         limit = room if params.max_tokens is None else min(params.max_tokens, room)
         params = replace(params, max_tokens=limit)
+        needed, pool = self._blocks_at_most(len(ids), params), self.cache.pool
+        if needed > pool.num_blocks:
+            raise ValueError(f"request needs {needed} KV blocks for {len(ids)} prompt tokens and {params.n} × {limit} "
+                             f"new ones: expected at most {pool.num_blocks}, the whole pool")
         end_ids = {*params.stop_token_ids, *(() if params.ignore_eos else self.end_ids)}
-        return _Request(str(next(self._ids)), text, ids, params, end_ids, arrival, RequestSampler(params, ids),
-                        StreamDecoder(self.tokenizer, params.stop, params.include_stop_str_in_output))
+        return Request.create(str(next(self._ids)), text, ids, params, end_ids, arrival, self.tokenizer)
 
-    def _cache(self, requests: Sequence[_Request]) -> ContiguousKVCache:
-        longest = max(len(r.prompt_ids) + r.params.max_tokens for r in requests)
-        return ContiguousKVCache(self.model.kv_specs(), len(requests), longest, self.model.dtype, self.device,
-                                 self.attention)
+    def _blocks_at_most(self, prompt_tokens: int, params: SamplingParams) -> int:
+        """Blocks that a request can fill: its prompt's full ones once, the rest for each answer."""
+        pool = self.cache.pool
+        shared = prompt_tokens // pool.block_size
+        return shared + params.n * (pool.blocks_for(prompt_tokens + params.max_tokens) - shared)
 
-    def _run_one(self, request: _Request) -> Iterator[str]:
-        """Run a single request on the cached loop, yielding text as it becomes safe to show."""
-        tokens = generate.cached_tokens(
-            self.model, self._cache([request]), request.prompt_ids,
-            lambda logits: sampling.sample(logits, [request.sampler])[0], request.params.max_tokens, request.end_ids)
-        for token in tokens:
-            yield request.take(token)
-            if request.finish_reason is not None:
-                break
-        yield request.close()
-
-    def _run_batch(self, requests: Sequence[_Request]) -> None:
-        """Run several requests as one static batch."""
-        steps = generate.batch_tokens(
-            self.model, self._cache(requests), [r.prompt_ids for r in requests],
-            lambda logits, rows: sampling.sample(logits, [requests[row].sampler for row in rows]),
-            lambda row, token: requests[row].finish_reason is not None)
-        for emitted in steps:
-            for row, token in emitted:
-                requests[row].take(token)
+    def _groups(self, requests: Sequence[Request]) -> Iterator[list[Request]]:
+        """Requests in order, as many at a time as there are rows and blocks for."""
+        group: list[Request] = []
+        rows = blocks = 0
         for request in requests:
-            request.close()
+            needed = self._blocks_at_most(len(request.prompt_ids), request.params)
+            if group and (rows + request.params.n > self.max_num_seqs or blocks + needed > self.cache.pool.available):
+                yield group
+                group, rows, blocks = [], 0, 0
+            group.append(request)
+            rows, blocks = rows + request.params.n, blocks + needed
+        if group:
+            yield group
 
+    def _run(self, requests: Sequence[Request]) -> Iterator[tuple[Answer, str]]:
+        """Run requests together, as one static batch; yields each new token's answer, and the text it makes safe."""
+        tables, answers = self.cache.tables, {}
+        prompts: dict[int, Sequence[int]] = {}
+        forks: dict[int, list[int]] = {}
+        try:
+            for request in requests:
+                first, *others = self._new_seqs(request, alone=len(requests) == 1)
+                request.num_cached_tokens = tables.start(first, request.prompt_ids)
+                answers.update(zip((first, *others), request.answers))
+                prompts[first], forks[first] = request.prompt_ids, others
+            if 0 in answers and tables.lengths[0] == 0:
+                steps = self._alone(answers[0])
+            else:
+                steps = self._together(answers, prompts, forks)
+            for emitted in steps:
+                for seq, token in emitted:
+                    yield answers[seq], answers[seq].take(token)
+        finally:  # also when nobody takes the rest of a stream
+            for seq in answers:
+                if seq in tables.tables:
+                    tables.free(seq)
 
-@dataclass
-class _Request:
-    """A request under way: what was asked, and what has come of it."""
+    def _new_seqs(self, request: Request, alone: bool) -> list[int]:
+        """A sequence for each answer: 0 for a request's only one, when it runs alone; else ids never used before."""
+        if alone and len(request.answers) == 1 and 0 not in self.cache.tables.tables:
+            return [0]
+        return [next(self._seqs) for _ in request.answers]
 
-    request_id: str
-    prompt: str | None
-    prompt_ids: list[int]
-    params: SamplingParams
-    end_ids: set[int]
-    arrival: float
-    sampler: RequestSampler
-    decoder: StreamDecoder
-    token_ids: list[int] = None
-    token_times: list[float] = None
-    finish_reason: str | None = None
-    stop_reason: str | int | None = None
+    def _alone(self, answer: Answer) -> Iterator[list[tuple[int, int]]]:
+        """Lesson 1's loop, for sequence 0 with nothing cached yet."""
+        tokens = generate.cached_tokens(
+            self.model, self.cache, answer.sampler.prompt_ids,
+            lambda logits: sampling.sample(logits, [answer.sampler])[0], answer.params.max_tokens, answer.end_ids)
+        for token in tokens:
+            yield [(0, token)]
+            if answer.finish_reason is not None:
+                self._remember(0, answer)
+                return
 
-    def __post_init__(self) -> None:
-        self.token_ids, self.token_times = [], []
+    def _together(self, answers: dict[int, Answer], prompts: dict[int, Sequence[int]],
+                  forks: dict[int, list[int]]) -> Iterator[list[tuple[int, int]]]:
+        def is_last(seq: int, token: int) -> bool:
+            if answers[seq].finish_reason is None:
+                return False
+            self._remember(seq, answers[seq])
+            return True
 
-    def take(self, token: int) -> str:
-        """Account for a new token; return the text that can be shown, and set finish_reason if it was the last."""
-        self.token_times.append(time.perf_counter())
-        self.token_ids.append(token)
-        text = ""
-        if token in self.end_ids:
-            self.finish_reason = "stop"
-            self.stop_reason = token if token in self.params.stop_token_ids else None
-        else:
-            text = self.decoder.push(token)
-            if self.decoder.stopped_by is not None:
-                self.finish_reason, self.stop_reason = "stop", self.decoder.stopped_by
-        if self.finish_reason is None and len(self.token_ids) == self.params.max_tokens:
-            self.finish_reason = "length"
-        return text
+        return generate.batch_tokens(
+            self.model, self.cache, prompts,
+            lambda logits, seqs: sampling.sample(logits, [answers[seq].sampler for seq in seqs]), is_last, forks)
 
-    def close(self) -> str:
-        """The text still held back, once no token follows."""
-        return self.decoder.finish()
-
-    def output(self) -> RequestOutput:
-        logprobs = self.sampler.logprobs if self.params.logprobs is not None else None
-        if logprobs is not None:
-            for entry in logprobs:
-                for token, logprob in entry.items():
-                    logprob.decoded_token = self.decoder.tokenizer.token_bytes(token).decode("utf-8", "replace")
-        cumulative = None if logprobs is None else sum(
-            entry[token].logprob for entry, token in zip(logprobs, self.token_ids))
-        completion = CompletionOutput(
-            index=0, text=self.decoder.text, token_ids=list(self.token_ids), cumulative_logprob=cumulative,
-            logprobs=logprobs, finish_reason=self.finish_reason, stop_reason=self.stop_reason,
-            token_times=list(self.token_times))
-        return RequestOutput(self.request_id, self.prompt, list(self.prompt_ids), [completion],
-                             self.finish_reason is not None, self.arrival)
+    def _remember(self, seq: int, answer: Answer) -> None:
+        """Let the prefix index know what a finished sequence's blocks hold: the next turn starts from them."""
+        self.cache.tables.register(seq, [*answer.sampler.prompt_ids, *answer.token_ids], closing=True)
 
 
 def _as_list(prompts: Any) -> list[str | Sequence[int]]:

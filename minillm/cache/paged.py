@@ -110,6 +110,10 @@ class PagedKVCache:
     def length(self, seq: int) -> int:
         return self.tables.lengths.get(seq, 0)
 
+    def fork(self, parent: int, child: int) -> None:
+        """A new sequence that continues the same text, sharing its blocks until one of the two writes into them."""
+        self.tables.fork(parent, child)
+
     def truncate(self, seq: int, n: int) -> None:
         self.tables.truncate(seq, n)
 

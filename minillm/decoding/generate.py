@@ -5,7 +5,7 @@ They know nothing of text: stop strings and streaming are the caller's, who simp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -54,27 +54,38 @@ def cached_tokens(model: Transformer, cache: KVCache, prompt_ids: Sequence[int],
 def batch_tokens(
     model: Transformer,
     cache: KVCache,
-    prompts: Sequence[Sequence[int]],
+    prompts: Mapping[int, Sequence[int]],
     choose: Callable[[torch.Tensor, list[int]], list[int]],
     is_last: Callable[[int, int], bool],
+    forks: Mapping[int, Sequence[int]] | None = None,
 ) -> Iterator[list[tuple[int, int]]]:
-    """Generate for several prompts at once: one ragged prefill, then one token a step for every row still running.
+    """Generate for several sequences at once: one ragged prefill, then one token a step for every one still running.
 
-    choose(logits [B, V], rows) gives the next token of each row in `rows` (indices into prompts). Each step yields its
-    (row, token) pairs; then is_last(row, token) says which rows are done, and those leave. No row waits for another to
-    end, but none joins either: that is static batching.
+    prompts: sequence id -> its token ids, of which the cache may hold a beginning already (a prefix hit).
+    choose(logits [B, V], seqs) gives the next token of each sequence in `seqs`. Each step yields its (seq, token)
+    pairs; then is_last(seq, token) says which are done, and those leave and are freed. No sequence waits for another
+    to end, but none joins either: that is static batching. forks: sequence -> others that go on from its prompt, each
+    with tokens of its own; the cache must be able to `fork`.
     """
-    running = {row: (list(prompt), 0) for row, prompt in enumerate(prompts)}  # row -> pending tokens, tokens cached
+    running = {seq: (list(ids)[cache.length(seq) :], cache.length(seq)) for seq, ids in prompts.items()}
+    children = forks or {}
     while running:
-        batch = make_batch([(row, pending, start) for row, (pending, start) in running.items()], model.device)
+        batch = make_batch([(seq, pending, start) for seq, (pending, start) in running.items()], model.device)
         logits = model(batch, cache)  # [B, V]
-        rows = list(running)
-        emitted = list(zip(rows, choose(logits, rows)))
+        rows = {seq: row for row, seq in enumerate(running)}
+        for parent, others in children.items():  # once, after the prefill
+            for child in others:
+                cache.fork(parent, child)
+                running[child], rows[child] = running[parent], rows[parent]
+        if children:
+            logits, children = logits[list(rows.values())], {}
+        seqs = list(rows)
+        emitted = list(zip(seqs, choose(logits, seqs)))
         yield emitted
-        for row, token in emitted:
-            if is_last(row, token):
-                cache.free(row)
-                del running[row]
+        for seq, token in emitted:
+            if is_last(seq, token):
+                cache.free(seq)
+                del running[seq]
             else:
-                pending, start = running[row]
-                running[row] = ([token], start + len(pending))
+                pending, start = running[seq]
+                running[seq] = ([token], start + len(pending))

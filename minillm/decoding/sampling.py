@@ -20,6 +20,7 @@ import torch
 class SamplingParams:
     """How one request is sampled; names and meanings are vLLM's.
 
+    n                   answers to the same prompt, each with its own draws; more than 1 needs a temperature above 0
     temperature         0 is greedy; otherwise logits are divided by it
     top_p               keep the fewest tokens whose probabilities reach it, (0, 1]
     top_k               keep the k most likely tokens; 0 or -1: all
@@ -27,7 +28,7 @@ class SamplingParams:
     repetition_penalty  > 0; above 1 makes every token of prompt and output less likely
     frequency_penalty   subtracted from a logit for each time its token was output, [-2, 2]
     presence_penalty    subtracted once from the logit of a token that was output, [-2, 2]
-    seed                same seed, same text; None: a new one each time
+    seed                same seed, same text; None: a new one each time. Answer i of n draws with seed + i
     stop                strings that end the output; not shown unless include_stop_str_in_output
     stop_token_ids      tokens that end the output, besides the model's end tokens
     ignore_eos          go on past the model's end tokens
@@ -35,6 +36,7 @@ class SamplingParams:
     logprobs            report this many most likely tokens of each step, and the drawn one
     """
 
+    n: int = 1
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
@@ -63,6 +65,8 @@ class SamplingParams:
         self._check_number("repetition_penalty", lambda v: 0 < v < math.inf, "a positive number")
         self._check_number("frequency_penalty", lambda v: -2 <= v <= 2, "-2 to 2")
         self._check_number("presence_penalty", lambda v: -2 <= v <= 2, "-2 to 2")
+        self._check("n", _is_int(self.n) and self.n >= 1, "at least 1")
+        self._check("n", self.n == 1 or self.temperature > 0, "1 with temperature 0: greedy answers are all the same")
         self._check("top_k", _is_int(self.top_k) and self.top_k >= -1, "a count, or 0 for all tokens")
         self._check("max_tokens", self.max_tokens is None or (_is_int(self.max_tokens) and self.max_tokens >= 1),
                     "at least 1, or None")

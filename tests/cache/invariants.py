@@ -1,4 +1,4 @@
-"""What must hold of a pool, its tables and its index after every operation, and a memory that remembers what it holds."""
+"""What must hold of a pool, its tables and its index after every operation; a memory that knows what it holds."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ def test_naive_cached_and_batched_give_the_same_tokens(seed: int) -> None:
     naive = [list(naive_tokens(model, NoCache(model.kv_specs()), p, choose, 20, ())) for p in PROMPTS]
     cached = [list(cached_tokens(model, cache(model), p, choose, 20, ())) for p in PROMPTS]
     batched = [[] for _ in PROMPTS]
-    for step in batch_tokens(model, cache(model, 4), PROMPTS, lambda logits, rows: logits.argmax(-1).tolist(),
+    prompts = dict(enumerate(PROMPTS))
+    for step in batch_tokens(model, cache(model, 4), prompts, lambda logits, rows: logits.argmax(-1).tolist(),
                              lambda row, token: len(batched[row]) == 20):
         for row, token in step:
             batched[row].append(token)
@@ -71,7 +72,8 @@ def test_rows_that_are_done_leave_the_batch_and_free_their_slot() -> None:
     kept = cache(model, 3)
     lengths = [1, 4, 2]
     counts = [0, 0, 0]
-    for step in batch_tokens(model, kept, PROMPTS[:3], lambda logits, rows: logits.argmax(-1).tolist(),
+    prompts = dict(enumerate(PROMPTS[:3]))
+    for step in batch_tokens(model, kept, prompts, lambda logits, rows: logits.argmax(-1).tolist(),
                              lambda row, token: counts[row] == lengths[row]):
         widths.append(len(step))
         for row, _ in step:
