@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from minillm.cache.blocks import BlockPool
+from minillm.cache import blocks
 from minillm.cache.errors import PoolExhausted
 from minillm.cache.tables import BlockTables
 
@@ -81,7 +81,7 @@ class Paged:
     """Blocks as they are needed: the real pool and tables, without tensors."""
 
     def __init__(self, capacity: int, block_size: int = 16) -> None:
-        self.tables = BlockTables(BlockPool(capacity // block_size, block_size))
+        self.tables = BlockTables(blocks.BlockPool(capacity // block_size, block_size))
         self.capacity = self.tables.pool.num_blocks * block_size
 
     def holds(self, prompt: int, final: int) -> bool:

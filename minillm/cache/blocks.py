@@ -11,7 +11,7 @@ the pool is.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 
 from minillm.cache.errors import CacheError, PoolExhausted
@@ -52,21 +52,20 @@ class BlockPool:
     def allocate(self, count: int = 1) -> list[int]:
         """`count` blocks, each held once from now on: free ones first, then the idle one that was held longest ago.
 
-        Raises PoolExhausted, with nothing changed, if there are not so many.
+        An idle block handed out is cached no longer, and `on_evict` is told. Raises PoolExhausted, with nothing
+        changed, if there are not so many. The books: refs[block] (holders), the list free, the OrderedDict idle (held
+        longest ago first) and the set cached.
         """
         if count > self.available:
-            raise PoolExhausted(f"{count} blocks asked for: expected at most {self.available}, all that is free or "
-                                f"idle of {self.num_blocks}")
-        blocks = []
-        for _ in range(count):
-            if self.free:
-                block = self.free.pop()
-            else:
-                block, _ = self.idle.popitem(last=False)
-                self.cached.discard(block)
+            raise PoolExhausted(f"{count} blocks asked for: expected at most {self.available} of {self.num_blocks}")
+        blocks: list[int] = []
+        while len(blocks) < count:
+            if not self.free:
+                block = next(iter(self.idle))
                 self.on_evict(block)
-            self.refs[block] = 1
-            blocks.append(block)
+                self.uncache(block)  # nobody holds it: it is free now
+            blocks.append(self.free.pop())
+            self.refs[blocks[-1]] = 1
         return blocks
 
     def share(self, blocks: Sequence[int]) -> None:
@@ -89,20 +88,15 @@ class BlockPool:
         The blocks stand in the order of their table and are given up from its end: the deeper a block lies in a text,
         the earlier it is evicted. Raises CacheError, with nothing changed, for a block released more often than held.
         """
-        self._check(blocks)
-        counts: dict[int, int] = {}
-        for block in blocks:
-            counts[block] = counts.get(block, 0) + 1
-            if counts[block] > self.refs[block]:
-                raise CacheError(f"block {block} is released {counts[block]} times: expected at most "
-                                 f"{self.refs[block]}, as often as it is held")
+        for block, times in self._check(blocks).items():
+            if times > self.refs[block]:
+                raise CacheError(f"block {block} is released {times} times: expected at most {self.refs[block]}")
         for block in reversed(blocks):
             self.refs[block] -= 1
-            if self.refs[block] == 0:
-                if block in self.cached:
-                    self.idle[block] = None
-                else:
-                    self.free.append(block)
+            if self.refs[block] == 0 and block in self.cached:
+                self.idle[block] = None
+            elif self.refs[block] == 0:
+                self.free.append(block)
 
     def cache(self, block: int) -> None:
         """A prefix index knows this held block: it will be idle, not free, when nobody holds it any more."""
@@ -120,7 +114,9 @@ class BlockPool:
             del self.idle[block]
             self.free.append(block)
 
-    def _check(self, blocks: Sequence[int]) -> None:
+    def _check(self, blocks: Sequence[int]) -> Counter[int]:
+        """How often each block is named. Raises CacheError for one that does not exist."""
         for block in blocks:
             if not isinstance(block, int) or not 0 <= block < self.num_blocks:
                 raise CacheError(f"block {block!r} does not exist: expected 0 to {self.num_blocks - 1}")
+        return Counter(blocks)

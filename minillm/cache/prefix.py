@@ -70,7 +70,10 @@ class HashIndex:
     def match(self, token_ids: Sequence[int], extra: str = "") -> tuple[int, list[int]]:
         """(n, blocks): the longest known chain of full blocks at the start of token_ids, always short of all of them.
 
-        The last token is never taken from the cache: its logits choose the next one, so it has to be computed.
+        The last token is never taken from the cache: its logits choose the next one, so it has to be computed. The
+        hash of a block is hash_block(parent, page, extra): parent is the hash of the block before, b"" for the first;
+        page is its tokens, a tuple. self._find(that hash, parent, page, extra) gives what is known under it, with its
+        `block` and its `hash`; None if that is nothing, or another text that happens to have the same hash.
         """
         blocks: list[int] = []
         parent = b""

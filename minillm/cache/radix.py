@@ -42,7 +42,10 @@ def common_length(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def walk(root: Node, token_ids: Sequence[int]) -> tuple[int, list[Node]]:
-    """(n, path): the first n tokens are in the tree, along these nodes below the root; n may end inside the last."""
+    """(n, path): the first n tokens are in the tree, along these nodes below the root; n may end inside the last.
+
+    node.children[token] is the child whose run begins with that token: there is one at most.
+    """
     n, path, node = 0, [], root
     while n == node.end and n < len(token_ids):
         node = node.children.get(token_ids[n])
@@ -56,7 +59,9 @@ def walk(root: Node, token_ids: Sequence[int]) -> tuple[int, list[Node]]:
 def split(node: Node, length: int, block_size: int) -> Node:
     """Cut a node after `length` of its tokens: a new node above it takes them, and the blocks of pages ending there.
 
-    0 < length < len(node.token_ids). Returns the new node, whose one child is the old one.
+    0 < length < len(node.token_ids). Returns the new node, whose one child is the old one. Page p of a text is its
+    tokens p * block_size to (p + 1) * block_size - 1; the pages that end in a node are counted from its `start`, so
+    the first of them may begin before it.
     """
     upper = Node(node.token_ids[:length], node.start, node.parent)
     first_page = node.start // block_size

@@ -18,8 +18,9 @@ from minillm.cache.prefix import PrefixIndex
 def make_writable(pool: BlockPool, table: list[int], start: int, end: int) -> list[tuple[int, int]]:
     """Let tokens start … end - 1 of a sequence be written through its table (copy-on-write, Kwon et al. 2023).
 
-    A block that holds any of these positions and is shared is replaced in the table by one of our own; blocks that the
-    table lacks are added. Returns the copies to make, (from, to). The pool must have room: see `blocks_needed`.
+    A block that holds any of these positions and is shared (`pool.is_shared`) is replaced in the table by one of our
+    own, and no longer held by us; blocks that the table lacks are added. The table is changed in place. Returns the
+    copies to make, (from, to). The pool must have room: see `blocks_needed`.
     """
     copies = []
     for page in range(start // pool.block_size, len(table)):
@@ -28,7 +29,7 @@ def make_writable(pool: BlockPool, table: list[int], start: int, end: int) -> li
             copies.append((table[page], own))
             pool.release([table[page]])
             table[page] = own
-    table += pool.allocate(pool.blocks_for(end) - len(table))
+    table += pool.allocate(max(0, pool.blocks_for(end) - len(table)))
     return copies
 
 

@@ -94,7 +94,8 @@ def plan(
     from minillm.measure import plan as planning
 
     shape, sheet = find_shape(model), find_hardware(hardware)
-    with exchanged(using):
+    with exchanged(using) as report:
+        shape = find_shape(model) if report else shape
         made = planning.plan(shape, sheet, weight_bits=bits, kv_bits=kv_bits, context=context, batch=batch,
                              price_per_hour=price)
     if as_json:
@@ -110,11 +111,11 @@ def find_shape(name: str) -> ModelShape:
 
     Raises ValueError with the nearest names for an unknown one.
     """
-    from minillm.measure.shape import KNOWN_SHAPES
+    from minillm.measure import shape
 
     known = "smollm2-135m" if name == "smollm2" else name.split("/")[-1].lower()
-    if known in KNOWN_SHAPES:
-        return KNOWN_SHAPES[known]
+    if known in shape.KNOWN_SHAPES:
+        return shape.ModelShape(**asdict(shape.KNOWN_SHAPES[known]))  # anew: the reader's class, where it is exchanged
     path = Path(name).expanduser()
     if path.is_dir():
         from minillm.model.config import ModelConfig
@@ -125,7 +126,7 @@ def find_shape(name: str) -> ModelShape:
         from minillm.model.gguf import read_gguf
 
         return read_gguf(path).config.shape()
-    raise ValueError(f"no model '{name}': expected {closest(known, ['smollm2', *KNOWN_SHAPES])}, "
+    raise ValueError(f"no model '{name}': expected {closest(known, ['smollm2', *shape.KNOWN_SHAPES])}, "
                      "a folder with a config.json, or a .gguf file")
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 
 from minillm.attention.reference import causal_mask
+from minillm.cache.prefix import hash_block
+
+BLOCK = 2  # tokens of a block in reused_with_a_bug
 
 
 def attention_with_a_bug(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
@@ -28,3 +31,30 @@ def smallest_sizes() -> dict[str, int]:
     is a multiple of kv_heads, and there are no more queries than keys. Smallest: the fewest numbers in q, k and v.
     """
     return {"queries": 1, "keys": 1, "heads": 4, "kv_heads": 2}
+
+
+def reused_with_a_bug(earlier: list[int], later: list[int]) -> list[int]:
+    """Which blocks of the prompt `earlier` (0: its first two tokens, …) the prompt `later` starts from.
+
+    They stand for the first tokens of `later`, two each; the last token is always computed. There is one mistake in it.
+    """
+    known: dict[bytes, int] = {}
+    for block in range(len(earlier) // BLOCK):
+        page = tuple(earlier[block * BLOCK : (block + 1) * BLOCK])
+        known.setdefault(hash_block(b"", page, ""), block)
+    blocks: list[int] = []
+    for start in range(0, (len(later) - 1) // BLOCK * BLOCK, BLOCK):
+        digest = hash_block(b"", tuple(later[start : start + BLOCK]), "")
+        if digest not in known:
+            break
+        blocks.append(known[digest])
+    return blocks
+
+
+def smallest_prompts() -> tuple[list[int], list[int]]:
+    """Two prompts, (earlier, later), of token ids: reused_with_a_bug gives `later` a block of another text.
+
+    That is a block whose K and V were computed after other tokens than those that stand before it in `later`.
+    Smallest: the fewest tokens in both prompts together.
+    """
+    return [8, 9, 1, 2], [1, 2, 3]

@@ -62,8 +62,13 @@ class ModelShape:
         return self.linear_params + self.small_params + tables * self.head_params
 
     def kv_bytes_per_token(self, bytes_per_value: float = 2.0) -> float:
-        """Bytes of K and V that one token leaves behind: 2 · layers · kv_heads · head_dim · bytes per value."""
-        return 2 * self.layers * self.kv_size * bytes_per_value
+        """Bytes of K and V that one token leaves behind, in all layers together.
+
+        `bytes_per_value`: of each number in them, 2 for float16, 0.5 for 4 bits.
+        """
+        per_layer = 2 * self.kv_size  # K and V
+        values = self.layers * per_layer
+        return values * bytes_per_value
 
 
 def _shapes(*shapes: ModelShape) -> dict[str, ModelShape]:

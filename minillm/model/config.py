@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from minillm.measure.shape import ModelShape
+from minillm.measure import shape
 
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
 HUB_CLASSES = {
@@ -130,10 +130,10 @@ class ModelConfig:
         return [KVSpec(self.num_kv_heads, self.head_dim, self.head_dim, self.window(layer), self.scale)
                 for layer in range(self.num_layers)]
 
-    def shape(self) -> ModelShape:
+    def shape(self) -> shape.ModelShape:
         """The same model as `measure` sees it."""
         window = self.windows[0] if self.windows is not None and len(set(self.windows)) == 1 else None
-        return ModelShape(
+        return shape.ModelShape(
             name=self.name or self.architecture, layers=self.num_layers, hidden=self.hidden_size,
             heads=self.num_heads, kv_heads=self.num_kv_heads, head_dim=self.head_dim,
             intermediate=self.intermediate_size, vocab=self.vocab_size, context=self.context_length,

@@ -59,7 +59,7 @@ def test_the_untouched_stub_is_not_started_and_the_solution_passes(exercise: Exe
     filename = catalogue.step_of(exercise).filename
     stub = checked(exercise, ROOT / "exercises" / filename)
     assert (stub.status, stub.diagnosis) == (running.NOT_STARTED, "not-written")
-    assert exercise.targets[0].function in dict(stub.facts)["to write"]
+    assert exercise.targets[0].reader_name in dict(stub.facts)["to write"]
     assert checked(exercise, ROOT / "solutions" / filename).passed
 
 

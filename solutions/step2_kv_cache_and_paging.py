@@ -1,0 +1,271 @@
+"""Step 2, KV cache, paging and prefix caching: the answers, as the package itself has them.
+
+Generated from the package's source by minillm.course.build; nothing here is edited by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from minillm.cache import blocks, prefix
+from minillm.cache.blocks import BlockPool
+from minillm.cache.errors import CacheError, PoolExhausted
+from minillm.cache.prefix import hash_block
+from minillm.cache.radix import Node, common_length
+from minillm.course.hunts import BLOCK
+from minillm.measure import shape
+
+# ----------------------------------------------------------------------------
+# 2.1 Bytes that one token leaves behind
+# 5 minutes, difficulty 1 of 3, our answer has 3 lines
+# Teaches: What decides how much memory a sequence takes: the layers and the K/V heads, not the
+#   parameters.
+# Lesson: notebooks/02_kv_cache_and_paging.ipynb, section "What a token leaves behind"
+#
+# Notice: Neither the vocabulary nor the MLP is in it. Llama-2-7B, with a K/V head for each query
+#   head, leaves 512 KiB a token; Llama-3-8B, which is larger, leaves 128.
+
+
+class ModelShapeKvBytesPerToken(shape.ModelShape):
+    """shape.ModelShape with this one method written by you."""
+
+    def kv_bytes_per_token(self, bytes_per_value: float = 2.0) -> float:
+        """Bytes of K and V that one token leaves behind, in all layers together.
+
+        `bytes_per_value`: of each number in them, 2 for float16, 0.5 for 4 bits.
+        """
+        per_layer = 2 * self.kv_size  # K and V
+        values = self.layers * per_layer
+        return values * bytes_per_value
+
+
+# ----------------------------------------------------------------------------
+# 2.2 A pool of blocks
+# 25 minutes, difficulty 2 of 3, our answer has 20 lines
+# Teaches: Memory handed out in blocks of one size: counted by holder, given back by the last,
+#   refused as a whole.
+# Lesson: notebooks/02_kv_cache_and_paging.ipynb, section "Memory in blocks"
+#
+# Notice: Both look before they touch anything, so a refusal leaves no half-done work to undo. And
+#   nothing here knows a tensor: a scheduler can plan with the same numbers without owning the
+#   memory.
+
+
+class BlockPoolAllocate(blocks.BlockPool):
+    """blocks.BlockPool with this one method written by you."""
+
+    def allocate(self, count: int = 1) -> list[int]:
+        """`count` blocks, each held once from now on: free ones first, then the idle one that was held longest ago.
+
+        An idle block handed out is cached no longer, and `on_evict` is told. Raises PoolExhausted, with nothing
+        changed, if there are not so many. The books: refs[block] (holders), the list free, the OrderedDict idle (held
+        longest ago first) and the set cached.
+        """
+        if count > self.available:
+            raise PoolExhausted(f"{count} blocks asked for: expected at most {self.available} of {self.num_blocks}")
+        blocks: list[int] = []
+        while len(blocks) < count:
+            if not self.free:
+                block = next(iter(self.idle))
+                self.on_evict(block)
+                self.uncache(block)  # nobody holds it: it is free now
+            blocks.append(self.free.pop())
+            self.refs[blocks[-1]] = 1
+        return blocks
+
+
+class BlockPoolRelease(blocks.BlockPool):
+    """blocks.BlockPool with this one method written by you."""
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """One table fewer points to each of these blocks; the last one out leaves it idle if cached, else free.
+
+        The blocks stand in the order of their table and are given up from its end: the deeper a block lies in a text,
+        the earlier it is evicted. Raises CacheError, with nothing changed, for a block released more often than held.
+        """
+        for block, times in self._check(blocks).items():
+            if times > self.refs[block]:
+                raise CacheError(f"block {block} is released {times} times: expected at most {self.refs[block]}")
+        for block in reversed(blocks):
+            self.refs[block] -= 1
+            if self.refs[block] == 0 and block in self.cached:
+                self.idle[block] = None
+            elif self.refs[block] == 0:
+                self.free.append(block)
+
+
+# ----------------------------------------------------------------------------
+# 2.3 Copy on write
+# 20 minutes, difficulty 3 of 3, our answer has 9 lines
+# Teaches: Answers share their prompt's blocks until one of them writes; only the block written into
+#   is copied.
+# Lesson: notebooks/02_kv_cache_and_paging.ipynb, section "One prompt, several answers"
+#
+# Notice: A block that a prefix index knows counts as shared although one table holds it: it was
+#   promised to hold just these tokens. Full blocks before start are never written again, and so
+#   never copied.
+
+
+def make_writable(pool: BlockPool, table: list[int], start: int, end: int) -> list[tuple[int, int]]:
+    """Let tokens start … end - 1 of a sequence be written through its table (copy-on-write, Kwon et al. 2023).
+
+    A block that holds any of these positions and is shared (`pool.is_shared`) is replaced in the table by one of our
+    own, and no longer held by us; blocks that the table lacks are added. The table is changed in place. Returns the
+    copies to make, (from, to). The pool must have room: see `blocks_needed`.
+    """
+    copies = []
+    for page in range(start // pool.block_size, len(table)):
+        if pool.is_shared(table[page]):
+            (own,) = pool.allocate()
+            copies.append((table[page], own))
+            pool.release([table[page]])
+            table[page] = own
+    table += pool.allocate(max(0, pool.blocks_for(end) - len(table)))
+    return copies
+
+
+# ----------------------------------------------------------------------------
+# 2.4 From tokens to slots and back
+# 15 minutes, difficulty 2 of 3, our answer has 3 lines
+# Teaches: The whole address translation of paging: a division for the page, its remainder for the
+#   place in it.
+# Lesson: notebooks/02_kv_cache_and_paging.ipynb, section "Memory in blocks"
+#
+# Notice: The blocks may lie anywhere, in any order: attention cannot tell. The copy that
+#   gather_blocks makes is the price of the obvious way; step 4's kernel reads the blocks where they
+#   lie.
+
+
+def slot_mapping(table: Sequence[int], start: int, end: int, block_size: int) -> list[int]:
+    """The slots of tokens start … end - 1 of a sequence: block * block_size + offset, one a token."""
+    return [table[i // block_size] * block_size + i % block_size for i in range(start, end)]
+
+
+def gather_blocks(blocks: torch.Tensor, table: torch.Tensor, length: int) -> torch.Tensor:
+    """The first `length` tokens of a sequence, in order, out of its blocks.
+
+    blocks [num_blocks, block_size, H_kv, D], table [pages] int64 -> [length, H_kv, D], a copy.
+    """
+    pages = blocks[table]  # [pages, block_size, H_kv, D]
+    return pages.flatten(0, 1)[:length]
+
+
+# ----------------------------------------------------------------------------
+# 2.5 The longest known beginning
+# 20 minutes, difficulty 3 of 3, our answer has 11 lines
+# Teaches: Why a block is found by everything before it and not by its own tokens, and why one token
+#   is always left.
+# Lesson: notebooks/02_kv_cache_and_paging.ipynb, section "The same beginning twice"
+#
+# Notice: match takes no hold of the blocks: whoever asked does (pool.share), so that asking changes
+#   nothing. _find compares the tokens as well: a hash is a hint where to look, never the proof.
+
+
+class HashIndexMatch(prefix.HashIndex):
+    """prefix.HashIndex with this one method written by you."""
+
+    def match(self, token_ids: Sequence[int], extra: str = "") -> tuple[int, list[int]]:
+        """(n, blocks): the longest known chain of full blocks at the start of token_ids, always short of all of them.
+
+        The last token is never taken from the cache: its logits choose the next one, so it has to be computed. The
+        hash of a block is hash_block(parent, page, extra): parent is the hash of the block before, b"" for the first;
+        page is its tokens, a tuple. self._find(that hash, parent, page, extra) gives what is known under it, with its
+        `block` and its `hash`; None if that is nothing, or another text that happens to have the same hash.
+        """
+        blocks: list[int] = []
+        parent = b""
+        size = self.pool.block_size
+        for start in range(0, (len(token_ids) - 1) // size * size, size):
+            page = tuple(token_ids[start : start + size])
+            known = self._find(hash_block(parent, page, extra), parent, page, extra)
+            if known is None:
+                break
+            blocks.append(known.block)
+            parent = known.hash
+        return len(blocks) * size, blocks
+
+
+# Further: what follows does not count against your progress.
+
+
+# ----------------------------------------------------------------------------
+# 2.6 A tree of texts
+# 25 minutes, difficulty 3 of 3, our answer has 16 lines
+# Teaches: The other way to find a beginning: texts share a path of a tree, cut where a new text
+#   leaves it.
+# Lesson: notebooks/02_kv_cache_and_paging.ipynb, section "The same beginning twice"
+#
+# Notice: The tree finds a beginning to the token, where hashes find whole blocks. What ends inside
+#   a page costs it a copy of that page: the text that branches off writes into it.
+
+
+def walk(root: Node, token_ids: Sequence[int]) -> tuple[int, list[Node]]:
+    """(n, path): the first n tokens are in the tree, along these nodes below the root; n may end inside the last.
+
+    node.children[token] is the child whose run begins with that token: there is one at most.
+    """
+    n, path, node = 0, [], root
+    while n == node.end and n < len(token_ids):
+        node = node.children.get(token_ids[n])
+        if node is None:
+            break
+        n += common_length(node.token_ids, token_ids[n : node.end])
+        path.append(node)
+    return n, path
+
+
+def split(node: Node, length: int, block_size: int) -> Node:
+    """Cut a node after `length` of its tokens: a new node above it takes them, and the blocks of pages ending there.
+
+    0 < length < len(node.token_ids). Returns the new node, whose one child is the old one. Page p of a text is its
+    tokens p * block_size to (p + 1) * block_size - 1; the pages that end in a node are counted from its `start`, so
+    the first of them may begin before it.
+    """
+    upper = Node(node.token_ids[:length], node.start, node.parent)
+    first_page = node.start // block_size
+    taken = upper.end // block_size - first_page  # pages that end inside the upper part
+    upper.blocks, node.blocks = node.blocks[:taken], node.blocks[taken:]
+    node.token_ids, node.start, node.parent = node.token_ids[length:], upper.end, upper
+    upper.children[node.token_ids[0]] = node
+    upper.parent.children[upper.token_ids[0]] = upper
+    return upper
+
+
+# ----------------------------------------------------------------------------
+# 2.8 Bug hunt: the block of another text
+# 15 minutes, difficulty 2 of 3, our answer has 1 line
+# Teaches: Which prompts get another text's K and V when a block's hash leaves out what stands
+#   before it.
+# Lesson: notebooks/02_kv_cache_and_paging.ipynb, section "The same beginning twice"
+#
+# Notice: Nothing crashes, and the text reads well: the model only remembers words that nobody said.
+#   Prompts that begin alike, the case everybody tests, come out right.
+
+
+def reused_with_a_bug(earlier: list[int], later: list[int]) -> list[int]:
+    """Which blocks of the prompt `earlier` (0: its first two tokens, …) the prompt `later` starts from.
+
+    They stand for the first tokens of `later`, two each; the last token is always computed. There is one mistake in it.
+    """
+    known: dict[bytes, int] = {}
+    for block in range(len(earlier) // BLOCK):
+        page = tuple(earlier[block * BLOCK : (block + 1) * BLOCK])
+        known.setdefault(hash_block(b"", page, ""), block)
+    blocks: list[int] = []
+    for start in range(0, (len(later) - 1) // BLOCK * BLOCK, BLOCK):
+        digest = hash_block(b"", tuple(later[start : start + BLOCK]), "")
+        if digest not in known:
+            break
+        blocks.append(known[digest])
+    return blocks
+
+
+def smallest_prompts() -> tuple[list[int], list[int]]:
+    """Two prompts, (earlier, later), of token ids: reused_with_a_bug gives `later` a block of another text.
+
+    That is a block whose K and V were computed after other tokens than those that stand before it in `later`.
+    Smallest: the fewest tokens in both prompts together.
+    """
+    return [8, 9, 1, 2], [1, 2, 3]

@@ -1,0 +1,10 @@
+"""A single layer."""
+
+from minillm.measure import shape
+
+DIAGNOSIS = "one-layer"
+
+
+class ModelShapeKvBytesPerToken(shape.ModelShape):
+    def kv_bytes_per_token(self, bytes_per_value=2.0):
+        return 2 * self.kv_size * bytes_per_value

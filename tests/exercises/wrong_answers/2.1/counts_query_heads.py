@@ -1,0 +1,10 @@
+"""Counts query heads."""
+
+from minillm.measure import shape
+
+DIAGNOSIS = "query-heads"
+
+
+class ModelShapeKvBytesPerToken(shape.ModelShape):
+    def kv_bytes_per_token(self, bytes_per_value=2.0):
+        return 2 * self.layers * self.q_size * bytes_per_value

@@ -1,0 +1,31 @@
+"""Releases anything."""
+
+from minillm.cache import blocks
+from minillm.cache.errors import PoolExhausted
+
+DIAGNOSIS = "not-refused"
+
+
+class BlockPoolAllocate(blocks.BlockPool):
+    def allocate(self, count=1):
+        if count > self.available:
+            raise PoolExhausted(f"{count} blocks asked for")
+        taken = []
+        while len(taken) < count:
+            if not self.free:
+                block = next(iter(self.idle))
+                self.on_evict(block)
+                self.uncache(block)
+            taken.append(self.free.pop())
+            self.refs[taken[-1]] = 1
+        return taken
+
+
+class BlockPoolRelease(blocks.BlockPool):
+    def release(self, blocks):
+        for block in reversed(blocks):
+            self.refs[block] -= 1
+            if self.refs[block] == 0 and block in self.cached:
+                self.idle[block] = None
+            elif self.refs[block] == 0:
+                self.free.append(block)

@@ -1,0 +1,14 @@
+"""Never grows."""
+
+DIAGNOSIS = "no-new-blocks"
+
+
+def make_writable(pool, table, start, end):
+    copies = []
+    for page in range(start // pool.block_size, len(table)):
+        if pool.is_shared(table[page]):
+            (own,) = pool.allocate()
+            copies.append((table[page], own))
+            pool.release([table[page]])
+            table[page] = own
+    return copies

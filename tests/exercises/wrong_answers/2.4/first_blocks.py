@@ -1,0 +1,11 @@
+"""First blocks."""
+
+DIAGNOSIS = "table-not-used"
+
+
+def slot_mapping(table, start, end, block_size):
+    return [table[i // block_size] * block_size + i % block_size for i in range(start, end)]
+
+
+def gather_blocks(blocks, table, length):
+    return blocks[: len(table)].flatten(0, 1)[:length]

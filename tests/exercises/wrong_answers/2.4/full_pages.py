@@ -1,0 +1,11 @@
+"""Full pages."""
+
+DIAGNOSIS = "cut-too-early"
+
+
+def slot_mapping(table, start, end, block_size):
+    return [table[i // block_size] * block_size + i % block_size for i in range(start, end)]
+
+
+def gather_blocks(blocks, table, length):
+    return blocks[table[: length // blocks.shape[1]]].flatten(0, 1)

@@ -1,0 +1,11 @@
+"""Joins places and heads."""
+
+DIAGNOSIS = "wrong-dimensions-joined"
+
+
+def slot_mapping(table, start, end, block_size):
+    return [table[i // block_size] * block_size + i % block_size for i in range(start, end)]
+
+
+def gather_blocks(blocks, table, length):
+    return blocks[table].flatten(1, 2)[:length]

@@ -1,0 +1,12 @@
+"""Next page."""
+
+DIAGNOSIS = "page-one-further"
+
+
+def slot_mapping(table, start, end, block_size):
+    return [table[i // block_size + 1] * block_size + i % block_size for i in range(start, end)]
+
+
+def gather_blocks(blocks, table, length):
+    pages = blocks[table]
+    return pages.flatten(0, 1)[:length]

@@ -1,0 +1,12 @@
+"""Page times size."""
+
+DIAGNOSIS = "table-not-used"
+
+
+def slot_mapping(table, start, end, block_size):
+    return [i // block_size * block_size + i % block_size for i in range(start, end)]
+
+
+def gather_blocks(blocks, table, length):
+    pages = blocks[table]
+    return pages.flatten(0, 1)[:length]

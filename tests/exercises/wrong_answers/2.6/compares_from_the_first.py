@@ -1,0 +1,26 @@
+"""Compares from the first."""
+
+from minillm.cache.radix import Node, common_length
+
+DIAGNOSIS = "compared-from-the-beginning"
+
+
+def walk(root, token_ids):
+    n, path, node = 0, [], root
+    while n == node.end and n < len(token_ids):
+        node = node.children.get(token_ids[n])
+        if node is None:
+            break
+        n += common_length(node.token_ids, token_ids)
+        path.append(node)
+    return n, path
+
+
+def split(node, length, block_size):
+    upper = Node(node.token_ids[:length], node.start, node.parent)
+    taken = upper.end // block_size - node.start // block_size
+    upper.blocks, node.blocks = node.blocks[:taken], node.blocks[taken:]
+    node.token_ids, node.start, node.parent = node.token_ids[length:], upper.end, upper
+    upper.children[node.token_ids[0]] = node
+    upper.parent.children[upper.token_ids[0]] = upper
+    return upper

@@ -1,0 +1,7 @@
+"""No last token."""
+
+DIAGNOSIS = "too-short"
+
+
+def smallest_prompts():
+    return [8, 9, 1, 2], [1, 2]
