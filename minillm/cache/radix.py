@@ -5,8 +5,10 @@ node stands for the edge that leads to it, and owns the blocks of the pages (blo
 inside it; a leaf owns its last, partial page too. So every block has one owner. Where a path ends inside a page, any
 child's block serves: it begins with the same tokens.
 
-Tables hold whole paths, and give up a path's end before its beginning. The block that was held longest ago is
-therefore always at the end of a leaf: the pool's own order evicts leaf first.
+Tables hold whole paths, and give up a path's end before its beginning, so the block that was held longest ago is at
+the end of a leaf: the pool's own order evicts leaf first. There is one exception. A table that was forked before
+`register` exchanged a block for the tree's own may hold a later block of a path and not that one; when that one is
+evicted, what follows it leaves the tree too.
 """
 
 from __future__ import annotations
@@ -73,6 +75,16 @@ def split(node: Node, length: int, block_size: int) -> Node:
     return upper
 
 
+def blocks_below(node: Node) -> list[int]:
+    """The blocks of all nodes under this one."""
+    blocks, nodes = [], list(node.children.values())
+    while nodes:
+        below = nodes.pop()
+        blocks += below.blocks
+        nodes += below.children.values()
+    return blocks
+
+
 class RadixIndex:
     """Texts in a radix tree, one tree for each extra key; token granularity, over blocks of any size."""
 
@@ -115,10 +127,15 @@ class RadixIndex:
         return known + list(table[len(known) : full])
 
     def evict(self, block: int) -> None:
-        """Forget a block, always the last one of a leaf: its page's tokens go, and nodes that become empty."""
+        """Forget a block: its page's tokens go, all that follows them in the tree, and nodes that become empty."""
         node = self.owners.pop(block)
-        assert not node.children and node.blocks[-1] == block, "a block inside the tree was evicted before its leaf"
-        node.blocks.pop()
+        last = len(node.blocks) - 1
+        while node.blocks[last] != block:
+            last -= 1
+        for orphan in [*node.blocks[last + 1 :], *blocks_below(node)]:
+            self._disown(orphan)
+        del node.blocks[last:]
+        node.children.clear()
         self._trim(node)
 
     def metadata_bytes(self) -> int:

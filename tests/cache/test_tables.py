@@ -318,3 +318,23 @@ def test_a_finished_sequence_cannot_be_forked_or_freed_again() -> None:
         with pytest.raises(CacheError, match="sequence 0 is not in the cache"):
             call()
     assert tables.pool.available == 12 and not tables.tables
+
+
+@pytest.mark.parametrize("index", [HashIndex, RadixIndex])
+def test_a_block_evicted_before_what_follows_it_takes_that_out_of_the_index(index) -> None:
+    """A fork keeps the block that its parent gave up for the index's own, and goes on holding the one behind it."""
+    memory = Memory(new_tables(index, blocks=6))
+    tables = memory.tables
+    for seq, length in ((0, 8), (2, 4)):
+        memory.open(seq, [1] * length)
+        memory.write({seq: [1] * length})
+    memory.fork(0, 1)
+    tables.register(2, [1] * 4)
+    tables.register(0, [1] * 8)
+    assert tables.tables[0][0] == tables.tables[2][0] != tables.tables[1][0]
+    assert tables.tables[0][1] == tables.tables[1][1]
+    memory.close(0, register=False)
+    memory.close(2, register=False)
+    tables.pool.allocate(tables.pool.available)  # sequence 1 still holds the second block, not the first
+    assert tables.index.match([1] * 9) == (0, [])
+    assert tables.tables[1][1] not in tables.pool.cached or index is HashIndex
