@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from minillm.cache import blocks, paged, prefix, radix, tables
+from minillm.cache import blocks, paged, prefix, quantized, radix, tables
 from minillm.model.config import KVSpec
 
-KV_DTYPES = ("auto",)
+KV_DTYPES = ("auto", *quantized.CODECS)
 PREFIX_INDEXES = ("hash", "radix", "none")
 
 
@@ -20,17 +20,22 @@ def check(block_size: int, kv_dtype: str, index: str) -> None:
             raise ValueError(f"{name} is {value!r}: expected one of {', '.join(known)}")
 
 
-def block_bytes(specs: list[KVSpec], block_size: int, kv_dtype: str, dtype: torch.dtype) -> int:
-    """Bytes of one block in all layers."""
-    values = sum(spec.heads * (spec.k_dim + spec.v_dim) for spec in specs)
-    return values * block_size * dtype.itemsize
+def block_bytes(specs: list[KVSpec], block_size: int, kv_dtype: str = "auto",
+                dtype: torch.dtype = torch.float32) -> int:
+    """Bytes of one block in all layers, codes and scales: those of a cache of one block, of which no memory is made."""
+    return paged_cache(specs, 1, block_size, kv_dtype, dtype, "meta", index="none").bytes
 
 
 def paged_cache(specs: list[KVSpec], num_blocks: int, block_size: int = 16, kv_dtype: str = "auto",
                 dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu", backend: str = "sdpa",
                 index: str = "hash") -> paged.PagedKVCache:
-    """A cache of `num_blocks` blocks, empty. index: one of PREFIX_INDEXES. Raises ValueError as `check` does."""
+    """A cache of `num_blocks` blocks, empty. kv_dtype: one of KV_DTYPES, 'auto' keeps `dtype`. index: one of
+    PREFIX_INDEXES. Raises ValueError as `check` does.
+    """
     check(block_size, kv_dtype, index)
     pool = blocks.BlockPool(num_blocks, block_size)
     finder = {"hash": prefix.HashIndex, "radix": radix.RadixIndex, "none": lambda pool: None}[index](pool)
-    return paged.PagedKVCache(specs, tables.BlockTables(pool, finder), dtype, device, backend)
+    made = tables.BlockTables(pool, finder)
+    if kv_dtype == "auto":
+        return paged.PagedKVCache(specs, made, dtype, device, backend)
+    return quantized.QuantizedKVCache(specs, made, dtype, device, backend, kv_dtype)

@@ -1,0 +1,1 @@
+"""Numbers in fewer bits: grids, packing, FP8."""
