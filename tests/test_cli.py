@@ -119,6 +119,8 @@ def test_no_arguments_show_the_help(run: Callable[..., Ended]) -> None:
     ("plan --hardware h100 --bits 5", "weight bits is 5: expected one of 4, 8, 16, 32"),
     ("plan --hardware h100 --batch 0", "batch is 0: expected at least 1"),
     ("plan --hardware h100 --context 100000", "context is 100000: expected 1 to 8192"),
+    ("plan --hardware h100 --mean-tokens 9000", "mean tokens is 9000: expected 1 to 4096"),
+    ("generate hello --kv-cache-dtype int3", "kv_cache_dtype is 'int3': expected one of auto, int8"),
     ("plan --hardware h100 --price -1", "price is -1.0: expected dollars per hour"),
     ("measure --device tpu", "device 'tpu': expected 'cpu' or 'cuda'"),
     ("fetch smolm2", "unknown model 'smolm2': expected smollm2"),
@@ -141,6 +143,8 @@ def test_plan_of_a_7b_model(run: Callable[..., Ended]) -> None:
     plan = json.loads(run(*line, "--json").out)
     assert plan["weight_bytes"] == pytest.approx(13.5e9, rel=0.01)
     assert plan["kv_bytes_per_token"] == 512 * 1024
+    assert [row["kept_as"] for row in plan["capacities"]] == ["16 bits", "int8 or fp8", "int4", "int4-kivi"]
+    assert plan["capacities"][0]["contiguous"] == plan["requests_that_fit"] < plan["capacities"][0]["paged"]
     assert (plan["ttft_bound"], plan["tpot_bound"]) == ("compute", "bandwidth")
     assert plan["dollars_per_million_tokens"] == pytest.approx(2.5 / 3600 * plan["tpot_s"] / 8 * 1e6)
     assert json.loads(run(*line, "--bits", "4", "--json").out)["weight_bytes"] == pytest.approx(3.4e9, rel=0.02)

@@ -23,15 +23,20 @@ PROBE = "Count from one to ten."
 PROBE_TOKENS = 16
 
 
-def load(model: str, dtype: str, device: str | None, attention: str) -> LLM:
-    """The model, fetched in sight if need be. Raises ValueError for a name, dtype, device or backend that is none."""
+def load(model: str, dtype: str, device: str | None, attention: str, kv_cache_dtype: str) -> LLM:
+    """The model, fetched in sight if need be.
+
+    Raises ValueError for a name, dtype, device, backend or KV dtype that is none.
+    """
     from minillm.attention.backends import check_backend
+    from minillm.cache import build
     from minillm.llm import LLM
 
     check_backend(attention)
+    build.check(16, kv_cache_dtype, "hash")
     check_device(device)
     ensure(model)
-    return LLM(model, dtype=dtype, device=device, attention=attention)
+    return LLM(model, dtype=dtype, device=device, attention=attention, kv_cache_dtype=kv_cache_dtype)
 
 
 def check_using(using: str | None) -> None:
@@ -69,12 +74,13 @@ def exchanged(using: str | None) -> Iterator[Report | None]:
 
 
 @contextmanager
-def loaded(model: str, dtype: str, device: str | None, attention: str, using: str | None) -> Iterator[LLM]:
+def loaded(model: str, dtype: str, device: str | None, attention: str, using: str | None,
+           kv_cache_dtype: str = "auto") -> Iterator[LLM]:
     """`load` inside `exchanged`; then both engines' tokens per second, on one short prompt, are said and kept."""
     check_using(using)
-    ours = None if using is None else speed(load(model, dtype, device, attention))
+    ours = None if using is None else speed(load(model, dtype, device, attention, kv_cache_dtype))
     with exchanged(using) as report:
-        llm = load(model, dtype, device, (report and report.attention) or attention)
+        llm = load(model, dtype, device, (report and report.attention) or attention, kv_cache_dtype)
         if report and report.used:
             yours = speed(llm)
             note(f"yours {yours:.1f} tokens/s, ours {ours:.1f} tokens/s")

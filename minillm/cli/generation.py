@@ -29,6 +29,8 @@ Stop = Annotated[list[str] | None, typer.Option(metavar="<str>", help="End at th
 Dtype = Annotated[str, typer.Option(help="float32, float16 or bfloat16. auto: float32 on a CPU, else bfloat16.")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda. Default: cuda when there is one.")]
 Attention = Annotated[str, typer.Option(help="sdpa (torch's own) or reference (the obvious one).")]
+KVCacheDtype = Annotated[str, typer.Option(help="How K and V are kept: auto (the model's dtype), int8, fp8, int4 or "
+                                           "int4-kivi. Fewer bits hold more tokens; none is faster here.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -51,6 +53,7 @@ def generate(
     dtype: Dtype = "auto",
     device: Device = None,
     attention: Attention = "sdpa",
+    kv_cache_dtype: KVCacheDtype = "auto",
     using: Using = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print text, token ids and timings as JSON.")] = False,
 ) -> None:
@@ -69,7 +72,7 @@ def generate(
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text.strip():
         raise ValueError("prompt is empty: expected some text")
-    with loaded(model, dtype, device, attention, using) as llm:
+    with loaded(model, dtype, device, attention, using, kv_cache_dtype) as llm:
         asked = text if raw else as_chat(llm, model, [{"role": "user", "content": text}])
         output = show(llm, asked, params, quiet=as_json, at_once=not stream)
     if as_json:
@@ -90,6 +93,7 @@ def chat(
     dtype: Dtype = "auto",
     device: Device = None,
     attention: Attention = "sdpa",
+    kv_cache_dtype: KVCacheDtype = "auto",
     using: Using = None,
 ) -> None:
     """Talk with a model; after each answer, its tokens per second.
@@ -104,7 +108,7 @@ def chat(
       echo "What is the capital of France?" | minillm chat
     """
     params = sampling(temperature, top_p, top_k, min_p, seed, None, max_tokens)
-    with loaded(model, dtype, device, attention, using) as llm:
+    with loaded(model, dtype, device, attention, using, kv_cache_dtype) as llm:
         start = [{"role": "system", "content": system}] if system else []
         as_chat(llm, model, [*start, {"role": "user", "content": "?"}])  # refuse before the first line is typed
         converse(llm, start, params)
@@ -188,7 +192,8 @@ def show(llm: LLM, asked: Any, params: SamplingParams, quiet: bool = False, at_o
 def timing_line(output: RequestOutput) -> str:
     """`[9 tokens from a prompt of 37: TTFT 98 ms, TPOT 51 ms, 19.6 tokens/s]`: the rate is decode's, 1 / TPOT."""
     times, answer = output.times, output.outputs[0]
-    line = f"{len(answer.token_ids)} tokens from a prompt of {times.prompt_tokens}: TTFT {duration(times.ttft)}"
+    cached = f", {output.num_cached_tokens} of them cached" if output.num_cached_tokens else ""
+    line = f"{len(answer.token_ids)} tokens from a prompt of {times.prompt_tokens}{cached}: TTFT {duration(times.ttft)}"
     if times.tpot is not None:
         line += f", TPOT {duration(times.tpot)}, {1 / times.tpot:.1f} tokens/s"
     return f"[{line}{', cut at --max-tokens or the context' if answer.finish_reason == 'length' else ''}]"
@@ -199,7 +204,8 @@ def as_plain(output: RequestOutput, llm: LLM) -> dict[str, Any]:
     times, answer = output.times, output.outputs[0]
     return {
         "text": answer.text, "finish_reason": answer.finish_reason, "stop_reason": answer.stop_reason,
-        "prompt_tokens": times.prompt_tokens, "output_tokens": len(answer.token_ids), "token_ids": answer.token_ids,
+        "prompt_tokens": times.prompt_tokens, "cached_tokens": output.num_cached_tokens,
+        "output_tokens": len(answer.token_ids), "token_ids": answer.token_ids,
         "ttft_s": times.ttft, "tpot_s": times.tpot, "tokens_per_second": None if times.tpot is None else 1 / times.tpot,
         "model": llm.loaded.name, "dtype": str(llm.model.dtype).removeprefix("torch."), "device": str(llm.device),
         "attention": llm.attention,

@@ -76,6 +76,8 @@ def plan(
     kv_bits: Annotated[int, typer.Option(help="Bits per value of the KV cache: 4, 8, 16 or 32.")] = 16,
     context: Annotated[int | None, typer.Option(help="Tokens per request. Default: the model's, at most 4096.")] = None,
     batch: Annotated[int, typer.Option(help="Requests that decode together.")] = 1,
+    mean_tokens: Annotated[int | None, typer.Option(help="Tokens that a request really holds, on average; for the "
+                                                    "paged cache. Default: a quarter of the context.")] = None,
     price: Annotated[float | None, typer.Option(help="Dollars per hour for the hardware.")] = None,
     using: Using = None,
     as_json: AsJson = False,
@@ -97,7 +99,7 @@ def plan(
     with exchanged(using) as report:
         shape = find_shape(model) if report else shape
         made = planning.plan(shape, sheet, weight_bits=bits, kv_bits=kv_bits, context=context, batch=batch,
-                             price_per_hour=price)
+                             mean_tokens=mean_tokens, price_per_hour=price)
     if as_json:
         bounds = {"ttft_bound": made.prefill.bound, "tpot_bound": made.decode.bound}
         print_json({**asdict(made), "ttft_s": made.prefill.seconds, "tpot_s": made.decode.seconds, **bounds})
@@ -150,6 +152,10 @@ def _show_plan(made: Plan) -> None:
     memory.add_row(f"KV cache, {made.batch} × {made.context:,} tokens",
                    size(made.kv_bytes_per_token * made.context * made.batch))
     memory.add_row(f"requests of {made.context:,} tokens that fit", f"{made.requests_that_fit:,}")
+    kept = table("KV cache kept in", "one token", f"contiguous: {made.context:,} reserved",
+                 f"paged: {made.mean_tokens:,} held")
+    for row in made.capacities:
+        kept.add_row(row.kept_as, size(row.bytes_per_token), f"{row.contiguous:,}", f"{row.paged:,}")
     times = table("predicted, at best", "time", "tokens/s", "bound by")
     times.add_row(f"TTFT: prefill of {made.context:,} tokens", duration(made.prefill.seconds),
                   f"{made.context / made.prefill.seconds:,.0f}", made.prefill.bound)
@@ -159,6 +165,8 @@ def _show_plan(made: Plan) -> None:
     out.print(f"[bold]{made.model}[/] on [bold]{made.hardware}[/]: {made.weight_bits}-bit weights, "
               f"{made.kv_bits}-bit KV cache")
     out.print(memory)
+    out.print("Requests that fit at once:")
+    out.print(kept)
     out.print(times)
     if made.dollars_per_million_tokens is not None:
         out.print(f"${made.dollars_per_million_tokens:.3g} per million output tokens "

@@ -15,6 +15,20 @@ from minillm.measure.shape import ModelShape
 
 WEIGHT_BITS = (4, 8, 16, 32)
 RESERVE = 0.1  # of memory, kept for activations, the runtime and fragmentation
+BLOCK = 16  # tokens of a KV block
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Requests whose K and V fit beside the weights, for one way to keep them.
+
+    `contiguous`: each has the whole context reserved. `paged`: each holds the blocks of the mean number of tokens.
+    """
+
+    kept_as: str
+    bytes_per_token: float
+    contiguous: int
+    paged: int
 
 
 @dataclass(frozen=True)
@@ -23,7 +37,8 @@ class Plan:
 
     `requests_that_fit`: how many of `context` tokens fit beside the weights, a tenth of the memory left free.
     `prefill`: one request's `context` tokens, whose time is TTFT. `decode`: one token for each of `batch` requests at
-    that context, whose time is TPOT. `dollars_per_million_tokens`: output tokens at the decode rate, None without a
+    that context, whose time is TPOT. `capacities`: the same memory with requests of `mean_tokens`, reserved whole or in
+    blocks, and in fewer bits. `dollars_per_million_tokens`: output tokens at the decode rate, None without a
     price. `fits`: whether weights and the whole batch fit at once.
     """
 
@@ -42,6 +57,8 @@ class Plan:
     prefill: cost.Prediction
     decode: cost.Prediction
     tokens_per_second: float
+    mean_tokens: int
+    capacities: tuple[Capacity, ...]
     price_per_hour: float | None
     dollars_per_million_tokens: float | None
 
@@ -53,6 +70,30 @@ def compute_dtype(hardware: Accelerator | Machine, weight_bits: int) -> str:
     return "bfloat16" if "bfloat16" in hardware.peak_flops else "float16"
 
 
+def kv_bits_per_value(shape: ModelShape) -> dict[str, float]:
+    """Bits that a value of K or V takes in a quantized cache with blocks of 16 tokens, with its share of the scales.
+
+    Scales are 16 bits wide, one for each head of each block; for INT4 there are two of them, the step and the lowest
+    value. int4-kivi has two for each channel of K, and two for each token's head of V.
+    """
+    group = BLOCK * shape.head_dim
+    return {"int8 or fp8": 8 + 16 / group, "int4": 4 + 32 / group,
+            "int4-kivi": 4 + (32 / BLOCK + 32 / shape.head_dim) / 2}
+
+
+def capacities(shape: ModelShape, free_bytes: float, kv_bits: float, context: int,
+               mean_tokens: int) -> tuple[Capacity, ...]:
+    """Requests that fit into free_bytes: K and V in kv_bits, then in each quantized form that takes fewer."""
+    longest = context if shape.window is None else min(context, shape.window)
+    held = min(longest, -(-mean_tokens // BLOCK) * BLOCK)
+    kinds = {f"{kv_bits:g} bits": kv_bits, **{k: b for k, b in kv_bits_per_value(shape).items() if b < kv_bits}}
+    rows = []
+    for name, bits in kinds.items():
+        per_token = shape.kv_bytes_per_token(bits / 8)
+        rows.append(Capacity(name, per_token, *(max(0, int(free_bytes // (per_token * n))) for n in (longest, held))))
+    return tuple(rows)
+
+
 def plan(
     shape: ModelShape,
     hardware: Accelerator | Machine,
@@ -61,12 +102,13 @@ def plan(
     kv_bits: int = 16,
     context: int | None = None,
     batch: int = 1,
+    mean_tokens: int | None = None,
     price_per_hour: float | None = None,
 ) -> Plan:
-    """Capacity and roofline times; `context` defaults to the model's, at most 4096.
+    """Capacity and roofline times; `context` defaults to the model's, at most 4096, `mean_tokens` to a quarter of it.
 
-    Raises ValueError for bits other than 4, 8, 16 or 32, a context outside the model's, a batch below 1, or a price
-    that is not positive.
+    Raises ValueError for bits other than 4, 8, 16 or 32, a context outside the model's, a batch below 1, mean tokens
+    outside the context, or a price that is not positive.
     """
     for name, bits in (("weight bits", weight_bits), ("KV bits", kv_bits)):
         if bits not in WEIGHT_BITS:
@@ -74,6 +116,9 @@ def plan(
     context = min(shape.context, 4096) if context is None else context
     if not 1 <= context <= shape.context:
         raise ValueError(f"context is {context}: expected 1 to {shape.context}, the longest {shape.name} was made for")
+    mean_tokens = max(1, context // 4) if mean_tokens is None else mean_tokens
+    if not 1 <= mean_tokens <= context:
+        raise ValueError(f"mean tokens is {mean_tokens}: expected 1 to {context}, the context")
     if batch < 1:
         raise ValueError(f"batch is {batch}: expected at least 1")
     if price_per_hour is not None and not (price_per_hour > 0 and math.isfinite(price_per_hour)):
@@ -92,5 +137,6 @@ def plan(
         model=shape.name, hardware=hardware.name, weight_bits=weight_bits, kv_bits=kv_bits, compute_dtype=dtype,
         context=context, batch=batch, memory_bytes=hardware.memory_bytes, weight_bytes=weight_bytes,
         kv_bytes_per_token=per_token, requests_that_fit=fit, fits=fit >= batch, prefill=prefill, decode=decode,
-        tokens_per_second=rate, price_per_hour=price_per_hour,
+        tokens_per_second=rate, mean_tokens=mean_tokens,
+        capacities=capacities(shape, free, kv_bits, context, mean_tokens), price_per_hour=price_per_hour,
         dollars_per_million_tokens=None if price_per_hour is None else price_per_hour / 3600 / rate * 1e6)

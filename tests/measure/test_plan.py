@@ -6,12 +6,15 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minillm.cache.build import block_bytes
 from minillm.measure.hardware import DATASHEETS
-from minillm.measure.plan import plan
+from minillm.measure.plan import kv_bits_per_value, plan
 from minillm.measure.shape import KNOWN_SHAPES
+from minillm.model.config import KVSpec
 
 LLAMA = KNOWN_SHAPES["llama-2-7b"]
 
@@ -27,6 +30,27 @@ def test_requests_that_fit_are_the_free_memory_over_kv_of_the_context() -> None:
     found = plan(LLAMA, DATASHEETS["a10"], context=4096)
     assert found.requests_that_fit == int((24e9 * 0.9 - LLAMA.params * 2) / (512 * 1024 * 4096)) == 3
     assert plan(LLAMA, DATASHEETS["a10"], context=4096, kv_bits=8).requests_that_fit == 7
+
+
+def test_pages_and_fewer_bits_fit_more_requests() -> None:
+    """Llama-2-7B, 80 GB: 72e9 - 13.5e9 bytes are free; 2 GiB a request reserved whole, 128 MiB for 256 tokens."""
+    found = plan(LLAMA, DATASHEETS["a100"], mean_tokens=250)
+    free = DATASHEETS["a100"].memory_bytes * 0.9 - 2 * LLAMA.params
+    first, *fewer = found.capacities
+    assert (first.kept_as, first.contiguous, first.paged) == ("16 bits", int(free // 2**31), int(free // 2**27))
+    assert first.contiguous == found.requests_that_fit and [row.kept_as for row in fewer] == [
+        "int8 or fp8", "int4", "int4-kivi"]
+    assert fewer[0].paged == int(free // (2**26 * (1 + 16 / 16 / 128 / 8)))
+    assert plan(LLAMA, DATASHEETS["a100"], context=4096).mean_tokens == 1024
+    assert [row.kept_as for row in plan(LLAMA, DATASHEETS["a100"], kv_bits=4).capacities] == ["4 bits"]
+
+
+def test_bits_with_scales_are_those_of_the_cache() -> None:
+    for shape in KNOWN_SHAPES.values():
+        specs = [KVSpec(shape.kv_heads, shape.head_dim, shape.head_dim, None, 1.0)]
+        for name, bits in kv_bits_per_value(shape).items():
+            block = block_bytes(specs, 16, name.split(" ")[0], torch.bfloat16)
+            assert block * shape.layers == pytest.approx(16 * shape.kv_bytes_per_token(bits / 8), rel=1e-12)
 
 
 def test_what_does_not_fit_is_an_answer() -> None:
@@ -66,6 +90,7 @@ def test_fewer_bits_never_make_it_slower_or_fit_less(context, batch) -> None:
 @pytest.mark.parametrize("arguments, words", [
     ({"weight_bits": 5}, "weight bits is 5: expected one of 4, 8, 16, 32"), ({"kv_bits": 0}, "KV bits is 0"),
     ({"context": 0}, "context is 0: expected 1 to 4096"), ({"context": 5000}, "context is 5000"),
+    ({"mean_tokens": 0}, "mean tokens is 0: expected 1 to 4096"), ({"mean_tokens": 4097}, "mean tokens is 4097"),
     ({"batch": 0}, "batch is 0"), ({"price_per_hour": 0}, "price is 0"), ({"price_per_hour": float("nan")}, "nan")])
 def test_bad_plans_are_refused(arguments, words) -> None:
     with pytest.raises(ValueError, match=words):
