@@ -168,6 +168,36 @@ def split(node: Node, length: int, block_size: int) -> Node:
 
 
 # ----------------------------------------------------------------------------
+# 2.7 KV in eight and in four bits
+# 20 minutes, difficulty 2 of 3, our answer has 5 lines
+# Teaches: Whole numbers and one scale stand for a group of values, and two numbers of four bits
+#   share a byte.
+# Lesson: notebooks/02_kv_cache_and_paging.ipynb, section "Fewer bytes for each token"
+
+
+def _positive(scale: torch.Tensor) -> torch.Tensor:
+    return scale.clamp(min=torch.finfo(scale.dtype).tiny)
+
+
+def symmetric(x: torch.Tensor, bits: int, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes -(2^(bits-1) - 1) … 2^(bits-1) - 1 around an exact 0: x ≈ codes * scale.
+
+    x of any shape -> codes int8 [same], scale [same, 1 along dims] in x's dtype. bits: 2 to 8.
+    """
+    raise NotImplementedError("exercise 2.7")
+
+
+def pack_int4(codes: torch.Tensor) -> torch.Tensor:
+    """Two codes of 0 … 15 in a byte: uint8 [..., 2n] -> uint8 [..., n]. The even one takes the low four bits."""
+    raise NotImplementedError("exercise 2.7")
+
+
+def unpack_int4(packed: torch.Tensor) -> torch.Tensor:
+    """The codes that `pack_int4` packed: uint8 [..., n] -> uint8 [..., 2n]."""
+    raise NotImplementedError("exercise 2.7")
+
+
+# ----------------------------------------------------------------------------
 # 2.8 Bug hunt: the block of another text
 # 15 minutes, difficulty 2 of 3, our answer has 1 line
 # Teaches: Which prompts get another text's K and V when a block's hash leaves out what stands

@@ -221,6 +221,44 @@ RADIX = Exercise(
     core=False,
 )
 
+BITS = Exercise(
+    id="2.7",
+    targets=(Target.parse("minillm.numerics.grid:symmetric"), Target.parse("minillm.numerics.grid:pack_int4"),
+             Target.parse("minillm.numerics.grid:unpack_int4")),
+    given=(Target.parse("minillm.numerics.grid:_positive"),),
+    title="KV in eight and in four bits",
+    minutes=20,
+    difficulty=2,
+    teaches="Whole numbers and one scale stand for a group of values, and two numbers of four bits share a byte.",
+    hints=(
+        "A group holds -254, 5.2 and 90.6, and its codes may be -127 to 127. How long is one step, so that all of them "
+        "fit? And how long would it be if -254 had its own group?",
+        "symmetric: the codes go from -levels to levels: how many are that for 8 bits, and for 4?\n"
+        "The largest value in size of each group, along dims and with keepdim=True, is `levels` steps away from 0.\n"
+        "scale: the length of a step, never 0 (_positive).\n"
+        "codes: how many steps each value is away from 0, rounded, and as int8.\n"
+        "pack_int4: codes 0, 2, 4, … of the last dimension stay in the low four bits.\n"
+        "Codes 1, 3, 5, … move up by four, and | brings the two together.\n"
+        "unpack_int4: the low four bits alone (& 15), and the high four moved down.\n"
+        "Pair them in a new last dimension (torch.stack), and make one of the last two (flatten).",
+        "def symmetric(x, bits, dims):\n"
+        "    levels = 2 ** (bits - 1) - 1\n"
+        "    scale = _positive(____ / levels)\n"
+        "    return (x / scale).round().clamp(-levels, levels).to(torch.int8), scale\n"
+        "\n"
+        "def pack_int4(codes):\n"
+        "    return codes[..., 0::2] | (codes[..., 1::2] << 4)\n"
+        "\n"
+        "def unpack_int4(packed):\n"
+        "    return torch.stack((packed & 15, packed >> 4), dim=-1).flatten(-2)",
+    ),
+    notice="What a group is decides the error: one large value coarsens all that share its scale. Smaller groups have "
+           "more scales, and those take bytes too: at four bits they are no longer small change.",
+    section="Fewer bytes for each token",
+    used_by=("02_kv_cache_and_paging",),
+    core=False,
+)
+
 HUNT = Exercise(
     id="2.8",
     targets=(Target.parse("minillm.course.hunts:smallest_prompts"),),
@@ -246,4 +284,4 @@ HUNT = Exercise(
     core=False,
 )
 
-EXERCISES = (KV_BYTES, POOL, COPY_ON_WRITE, SLOTS, PREFIX, RADIX, HUNT)
+EXERCISES = (KV_BYTES, POOL, COPY_ON_WRITE, SLOTS, PREFIX, RADIX, BITS, HUNT)

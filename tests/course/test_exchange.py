@@ -35,7 +35,17 @@ def texts_in_a_tree(model, report: exchange.Report) -> None:
         llm.generate(f"Name the capital of {country}.", SamplingParams(temperature=0, max_tokens=2))
 
 
-NOTEBOOKS = {"02_kv_cache_and_paging": texts_in_a_tree}  # what no command runs
+def fewer_bits(model, report: exchange.Report) -> None:
+    """What lesson 2 does with K and V in eight and in four bits."""
+    from minillm.decoding.sampling import SamplingParams
+    from minillm.llm import LLM
+
+    for dtype in ("int8", "int4"):
+        llm = LLM(model, attention=report.attention, kv_cache_dtype=dtype)
+        llm.generate("Name a colour.", SamplingParams(temperature=0, max_tokens=2))
+
+
+NOTEBOOKS = {"02_kv_cache_and_paging": (texts_in_a_tree, fewer_bits)}  # what no command runs
 # appended to a file of solutions: every call of a function of it leaves the function's name in $CALLS
 SPY = '''
 
@@ -182,11 +192,12 @@ def test_each_function_serves_where_the_catalogue_says(smollm2, clone: Workspace
             monkeypatch.setattr("sys.stdin", io.StringIO("Hello\n"))
             assert cli.main([*line, "--using", "exercises"]) == 0
         seen[name] = set(calls.read_text().split())
-    for notebook, run in NOTEBOOKS.items():
+    for notebook, sections in NOTEBOOKS.items():
         calls.write_text("")
         report = exchange.exchange(ids=[e.id for e in SERVING])
         try:
-            run(smollm2, report)
+            for run in sections:
+                run(smollm2, report)
         finally:
             report.undo()
         seen[notebook] = set(calls.read_text().split())

@@ -1,0 +1,20 @@
+"""First half with second."""
+
+import torch
+
+DIAGNOSIS = "halves-for-neighbours"
+
+
+def symmetric(x, bits, dims):
+    levels = 2 ** (bits - 1) - 1
+    scale = (x.abs().amax(dims, keepdim=True) / levels).clamp(min=torch.finfo(x.dtype).tiny)
+    return (x / scale).round().clamp(-levels, levels).to(torch.int8), scale
+
+
+def pack_int4(codes):
+    n = codes.shape[-1] // 2
+    return codes[..., :n] | (codes[..., n:] << 4)
+
+
+def unpack_int4(packed):
+    return torch.stack((packed & 15, packed >> 4), dim=-1).flatten(-2)
