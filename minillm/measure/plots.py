@@ -125,3 +125,24 @@ def bars(axes: Axes, labels: Sequence[str], parts: dict[str, Sequence[float]]) -
     axes.grid(axis="y", visible=False)
     if len(parts) > 1:
         axes.legend()
+
+
+def block_tables(axes: Axes, tables: dict[str, Sequence[int]], shared: Sequence[int] = (),
+                 block_texts: dict[int, str] | None = None) -> None:
+    """Block tables as rows of cells, one a page: the block it points to, light if the block is in `shared`.
+
+    `block_texts`: what stands in a block, under its number.
+    """
+    for row, table in enumerate(tables.values()):
+        for page, block in enumerate(table):
+            look = LOOKS[3] if block in shared else LOOKS[0]
+            axes.barh(row, 0.94, left=page, height=0.7, color=look.color, hatch=look.hatch, edgecolor="white")
+            text = f"block {block}" + (f"\n{block_texts[block]}" if block_texts and block in block_texts else "")
+            axes.text(page + 0.47, row, text, ha="center", va="center", fontsize=9.5,
+                      color="black" if block in shared else "white",
+                      bbox={"facecolor": look.color, "edgecolor": "none", "pad": 1.5})
+    axes.set_yticks(range(len(tables)), list(tables))
+    axes.set_xticks([page + 0.47 for page in range(max(map(len, tables.values())))],
+                    [f"page {page}" for page in range(max(map(len, tables.values())))])
+    axes.invert_yaxis()
+    axes.grid(visible=False)
