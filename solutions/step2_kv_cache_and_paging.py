@@ -246,13 +246,14 @@ def split(node: Node, length: int, block_size: int) -> Node:
 
 
 def _positive(scale: torch.Tensor) -> torch.Tensor:
+    """The scale, or the smallest positive number where it is 0: it will be divided by."""
     return scale.clamp(min=torch.finfo(scale.dtype).tiny)
 
 
 def symmetric(x: torch.Tensor, bits: int, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes -(2^(bits-1) - 1) … 2^(bits-1) - 1 around an exact 0: x ≈ codes * scale.
 
-    x of any shape -> codes int8 [same], scale [same, 1 along dims] in x's dtype. bits: 2 to 8.
+    x of any shape -> codes int8 [same], scale [same, 1 along dims] in x's dtype, above 0 for zeros too. bits: 2 to 8.
     """
     levels = 2 ** (bits - 1) - 1
     scale = _positive(x.abs().amax(dims, keepdim=True) / levels)

@@ -16,7 +16,7 @@ FP8_MAX = 448.0
 def symmetric(x: torch.Tensor, bits: int, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes -(2^(bits-1) - 1) … 2^(bits-1) - 1 around an exact 0: x ≈ codes * scale.
 
-    x of any shape -> codes int8 [same], scale [same, 1 along dims] in x's dtype. bits: 2 to 8.
+    x of any shape -> codes int8 [same], scale [same, 1 along dims] in x's dtype, above 0 for zeros too. bits: 2 to 8.
     """
     levels = 2 ** (bits - 1) - 1
     scale = _positive(x.abs().amax(dims, keepdim=True) / levels)
@@ -58,4 +58,5 @@ def to_fp8(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.
 
 
 def _positive(scale: torch.Tensor) -> torch.Tensor:
+    """The scale, or the smallest positive number where it is 0: it will be divided by."""
     return scale.clamp(min=torch.finfo(scale.dtype).tiny)
