@@ -80,6 +80,30 @@ class BlockTables:
             self.stats.hit_tokens += hit
         return hit
 
+    def blocks_to_start(self, token_ids: Sequence[int], extra: str = "") -> int:
+        """Blocks that `available` falls by when a sequence is opened by `start` and all of token_ids is written.
+
+        A known block that others hold costs nothing; an idle one is taken from what is available; one that is known
+        only in part is copied before it is written on.
+        """
+        total = self.pool.blocks_for(len(token_ids))
+        if self.index is None:
+            return total
+        hit, blocks = self.index.match(token_ids, extra)
+        idle = sum(self.pool.refs[block] == 0 for block in blocks)
+        return total - len(blocks) + idle + (hit % self.pool.block_size > 0)
+
+    def restore(self, seq: int, length: int, extra: str = "") -> list[int]:
+        """Open a sequence whose first `length` tokens will be put back into these blocks, which are its own.
+
+        Raises PoolExhausted, with nothing changed, if there are not so many.
+        """
+        if seq in self.tables:
+            raise CacheError(f"sequence {seq} has a block table: expected a new one")
+        table = self.pool.allocate(self.pool.blocks_for(length))
+        self.tables[seq], self.lengths[seq], self._extras[seq] = table, length, extra
+        return table
+
     def blocks_needed(self, totals: Mapping[int, int]) -> int:
         """Blocks to allocate so that each sequence can be written up to totals[seq] tokens, copies included.
 
