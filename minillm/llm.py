@@ -1,15 +1,18 @@
-"""LLM: a model, its tokenizer and the decode loops behind `generate`, `chat` and `stream`; names are vLLM's."""
+"""LLM: a model, its tokenizer and the engine behind `generate`, `chat` and `stream`; names are vLLM's."""
 
 from __future__ import annotations
 
 import itertools
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.progress import track
 
 from minillm.attention import backends
 from minillm.cache import build
@@ -18,7 +21,10 @@ from minillm.decoding import beam, generate, sampling
 from minillm.decoding.sampling import SamplingParams
 from minillm.measure import hardware
 from minillm.model import zoo
+from minillm.serving.engine import Engine
+from minillm.serving.executor import ModelExecutor
 from minillm.serving.request import Answer, Request, RequestOutput
+from minillm.serving.scheduler import Scheduler, SchedulerConfig
 
 Message = dict[str, Any]
 CPU_SHARE, GPU_SHARE = 0.25, 0.8  # of the memory, at most, for K and V: the machine has other things to do
@@ -40,6 +46,9 @@ class LLM:
     attention               the backend, one of attention.backends.BACKENDS
     max_model_len           prompt and output tokens of one request at most; default: the model's context
     max_num_seqs            sequences that run at once
+    max_num_batched_tokens  tokens of one step at most: long prompts are computed in chunks beside those that decode
+    scheduling_policy       who goes first: 'fcfs', 'shortest-prompt' or 'priority'
+    swap_space_bytes        host memory for K and V of requests that must make room; 0: they are computed again
     block_size              tokens of one KV block
     kv_cache_dtype          'auto' (the model's), or one of cache.build.KV_DTYPES: fewer bytes a token
     kv_cache_memory_bytes   for K and V; default: what max_num_seqs × max_model_len needs, at most a quarter of the
@@ -58,6 +67,9 @@ class LLM:
         attention: str = "sdpa",
         max_model_len: int | None = None,
         max_num_seqs: int = 16,
+        max_num_batched_tokens: int = 512,
+        scheduling_policy: str = "fcfs",
+        swap_space_bytes: int = 0,
         block_size: int = 16,
         kv_cache_dtype: str = "auto",
         kv_cache_memory_bytes: int | None = None,
@@ -66,11 +78,12 @@ class LLM:
     ) -> None:
         self.attention = backends.check_backend(attention)
         build.check(block_size, kv_cache_dtype, prefix_index)
-        for name, value in (("max_num_seqs", max_num_seqs), ("kv_cache_memory_bytes", kv_cache_memory_bytes)):
-            if value is None and name != "max_num_seqs":
-                continue
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}: expected at least 1")
+        limits = SchedulerConfig(max_num_seqs, max_num_batched_tokens, policy=scheduling_policy,
+                                 preemption="swap" if swap_space_bytes else "recompute")
+        for name, value, least in (("kv_cache_memory_bytes", kv_cache_memory_bytes, 1),
+                                   ("swap_space_bytes", swap_space_bytes, 0)):
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise ValueError(f"{name} is {value!r}: expected at least {least}")
         if isinstance(model, zoo.LoadedModel):
             loaded = model
         else:
@@ -88,8 +101,8 @@ class LLM:
         self.end_ids = {*self.config.eos_ids, *self.tokenizer.eos_ids}
         self.cache = self._make_cache(block_size, kv_cache_dtype, kv_cache_memory_bytes,
                                       prefix_index if enable_prefix_caching else "none")
+        self.engine = self._make_engine(limits, swap_space_bytes)
         self._ids = itertools.count()
-        self._seqs = itertools.count(1)
 
     @property
     def device(self) -> torch.device:
@@ -100,8 +113,13 @@ class LLM:
         self,
         prompts: str | Sequence[int] | Sequence[str | Sequence[int]],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        priority: Sequence[int] | None = None,
+        progress: bool | None = None,
     ) -> list[RequestOutput]:
         """Complete each prompt (text or token ids) under its parameters, or under one set for all, in order.
+
+        Together, by continuous batching: as many at a time as there are rows and blocks for. priority: one number a
+        prompt, lower is more urgent, for the policy of that name. progress: a bar on stderr; None: on a terminal.
 
         Everything is checked before anything runs: ValueError for an empty prompt, an id outside the vocabulary, a
         prompt that leaves no room in the context, or as many parameters as prompts not given.
@@ -112,11 +130,13 @@ class LLM:
         if len(params) != len(prompts):
             raise ValueError(f"{len(params)} sampling parameters for {len(prompts)} prompts: expected one each, or one "
                              "for all")
-        requests = [self._request(prompt, p) for prompt, p in zip(prompts, params)]
-        for group in self._groups(requests):
-            for answer, _ in self._run(group):
-                if answer.finish_reason is not None:
-                    answer.close()
+        if priority is not None and len(priority) != len(prompts):
+            raise ValueError(f"{len(priority)} priorities for {len(prompts)} prompts: expected one each")
+        ranks = priority or [0] * len(prompts)
+        requests = [self.request(prompt, p, rank) for prompt, p, rank in zip(prompts, params, ranks)]
+        ended = (answer for answer, _ in self._run(requests) if answer.finish_reason is not None)
+        for answer in _shown(ended, sum(p.n for p in params), sys.stderr.isatty() if progress is None else progress):
+            answer.close()
         return [request.output() for request in requests]
 
     def beam_search(self, prompts: str | Sequence[int] | Sequence[str | Sequence[int]],
@@ -124,7 +144,7 @@ class LLM:
         """For each prompt its `beam_width` likeliest continuations, the best first, with their text."""
         found = []
         for prompt in _as_list(prompts):
-            request = self._request(prompt, SamplingParams(max_tokens=params.max_tokens, ignore_eos=params.ignore_eos))
+            request = self.request(prompt, SamplingParams(max_tokens=params.max_tokens, ignore_eos=params.ignore_eos))
             beams = beam.search(self.model, self.cache, request.prompt_ids, replace(
                 params, max_tokens=request.params.max_tokens), request.answers[0].end_ids)
             for one in beams:
@@ -148,7 +168,7 @@ class LLM:
         params = params or SamplingParams()
         if params.n != 1:
             raise ValueError(f"n is {params.n}: expected 1 to stream; generate gives several answers")
-        return self._deltas(self._request(prompt, params))
+        return self._deltas(self.request(prompt, params))
 
     def render(self, messages: Sequence[Message]) -> str:
         """The text that the model sees for a conversation, ending where its answer begins."""
@@ -167,13 +187,24 @@ class LLM:
         return build.paged_cache(specs, blocks, block_size, kv_dtype, self.model.dtype, self.device, self.attention,
                                  index)
 
+    def _make_engine(self, limits: SchedulerConfig, swap_space: int) -> Engine:
+        pool = self.cache.pool
+        per_block = self.cache.bytes // pool.num_blocks
+        if 0 < swap_space < per_block:
+            raise ValueError(f"swap_space_bytes is {swap_space}: expected 0, or at least {per_block}, one block")
+        host_blocks = swap_space // per_block
+        return Engine(ModelExecutor(self.model, self.cache, host_blocks),
+                      Scheduler(self.cache.tables, limits, host_blocks))
+
     def _deltas(self, request: Request) -> Iterator[StreamDelta]:
         for _, text in self._run([request]):
             if text:
                 yield StreamDelta(text)
         yield StreamDelta(request.answers[0].close(), request.output())
 
-    def _request(self, prompt: str | Sequence[int], params: SamplingParams) -> Request:
+    def request(self, prompt: str | Sequence[int], params: SamplingParams, priority: int = 0, cache_salt: str = "",
+                request_id: str | None = None) -> Request:
+        """A request, checked but not yet in the line. Raises ValueError as `generate` does."""
         arrival = time.perf_counter()
         text = prompt if isinstance(prompt, str) else None
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
@@ -186,92 +217,69 @@ class LLM:
         if room < 1:
             raise ValueError(f"prompt is {len(ids)} tokens: expected at most {self.max_model_len - 1}, so that one can "
                              f"follow in a context of {self.max_model_len}")
-        if params.n > self.max_num_seqs:
-            raise ValueError(f"n is {params.n}: expected at most max_num_seqs ({self.max_num_seqs})")
         limit = room if params.max_tokens is None else min(params.max_tokens, room)
         params = replace(params, max_tokens=limit)
-        needed, pool = self._blocks_at_most(len(ids), params), self.cache.pool
-        if needed > pool.num_blocks:
-            raise ValueError(f"request needs {needed} KV blocks for {len(ids)} prompt tokens and {params.n} × {limit} "
-                             f"new ones: expected at most {pool.num_blocks}, the whole pool")
+        self.engine.scheduler.check_fits(len(ids), limit, params.n)
         end_ids = {*params.stop_token_ids, *(() if params.ignore_eos else self.end_ids)}
-        return Request.create(str(next(self._ids)), text, ids, params, end_ids, arrival, self.tokenizer)
-
-    def _blocks_at_most(self, prompt_tokens: int, params: SamplingParams) -> int:
-        """Blocks that a request can fill: its prompt's full ones once, the rest for each answer."""
-        pool = self.cache.pool
-        shared = prompt_tokens // pool.block_size
-        return shared + params.n * (pool.blocks_for(prompt_tokens + params.max_tokens) - shared)
-
-    def _groups(self, requests: Sequence[Request]) -> Iterator[list[Request]]:
-        """Requests in order, as many at a time as there are rows and blocks for."""
-        group: list[Request] = []
-        rows = blocks = 0
-        for request in requests:
-            needed = self._blocks_at_most(len(request.prompt_ids), request.params)
-            if group and (rows + request.params.n > self.max_num_seqs or blocks + needed > self.cache.pool.available):
-                yield group
-                group, rows, blocks = [], 0, 0
-            group.append(request)
-            rows, blocks = rows + request.params.n, blocks + needed
-        if group:
-            yield group
+        return Request.create(request_id or str(next(self._ids)), text, ids, params, end_ids, arrival, self.tokenizer,
+                              priority, cache_salt)
 
     def _run(self, requests: Sequence[Request]) -> Iterator[tuple[Answer, str]]:
-        """Run requests together, as one static batch; yields each new token's answer, and the text it makes safe."""
-        tables, answers = self.cache.tables, {}
-        prompts: dict[int, Sequence[int]] = {}
-        forks: dict[int, list[int]] = {}
+        """Run requests to their end; yields each new token's answer, and the text it makes safe.
+
+        Other requests of the engine go on meanwhile. Whatever is unfinished when nobody asks for more is aborted.
+        """
+        if len(requests) == 1 and self._opens_alone(requests[0]):
+            yield from self._alone(requests[0].answers[0])
+            return
         try:
             for request in requests:
-                first, *others = self._new_seqs(request, alone=len(requests) == 1)
-                request.num_cached_tokens = tables.start(first, request.prompt_ids)
-                answers.update(zip((first, *others), request.answers))
-                prompts[first], forks[first] = request.prompt_ids, others
-            if 0 in answers and tables.lengths[0] == 0:
-                steps = self._alone(answers[0])
-            else:
-                steps = self._together(answers, prompts, forks)
-            for emitted in steps:
-                for seq, token in emitted:
-                    yield answers[seq], answers[seq].take(token)
-        finally:  # also when nobody takes the rest of a stream
-            for seq in answers:
-                if seq in tables.tables:
-                    tables.free(seq)
+                self.engine.add(request)
+            while True:
+                for request in requests:
+                    while request.events:
+                        yield request.events.popleft()
+                if all(request.finished for request in requests):
+                    return
+                self.engine.step()
+        finally:
+            for request in requests:
+                if request.request_id in self.engine.requests:
+                    self.engine.abort(request.request_id)
 
-    def _new_seqs(self, request: Request, alone: bool) -> list[int]:
-        """A sequence for each answer: 0 for a request's only one, when it runs alone; else ids never used before."""
-        if alone and len(request.answers) == 1 and 0 not in self.cache.tables.tables:
-            return [0]
-        return [next(self._seqs) for _ in request.answers]
+    def _opens_alone(self, request: Request) -> bool:
+        """Whether lesson 1's loop can serve it, as sequence 0: one answer, nobody else, nothing of it cached yet."""
+        tables = self.cache.tables
+        if len(request.answers) > 1 or self.engine.has_unfinished or tables.tables:
+            return False
+        if tables.index is not None and tables.index.match(request.prompt_ids)[0]:
+            return False
+        tables.start(0, request.prompt_ids)
+        return True
 
-    def _alone(self, answer: Answer) -> Iterator[list[tuple[int, int]]]:
+    def _alone(self, answer: Answer) -> Iterator[tuple[Answer, str]]:
         """Lesson 1's loop, for sequence 0 with nothing cached yet."""
         tokens = generate.cached_tokens(
             self.model, self.cache, answer.sampler.prompt_ids,
             lambda logits: sampling.sample(logits, [answer.sampler])[0], answer.params.max_tokens, answer.end_ids)
-        for token in tokens:
-            yield [(0, token)]
-            if answer.finish_reason is not None:
-                self._remember(0, answer)
-                return
+        try:
+            for token in tokens:
+                text = answer.take(token)
+                if answer.finish_reason is not None:
+                    written = [*answer.sampler.prompt_ids, *answer.token_ids]
+                    self.cache.tables.register(0, written, closing=True)
+                yield answer, text
+                if answer.finish_reason is not None:
+                    return
+        finally:  # also when nobody takes the rest of a stream
+            self.cache.tables.free(0)
 
-    def _together(self, answers: dict[int, Answer], prompts: dict[int, Sequence[int]],
-                  forks: dict[int, list[int]]) -> Iterator[list[tuple[int, int]]]:
-        def is_last(seq: int, token: int) -> bool:
-            if answers[seq].finish_reason is None:
-                return False
-            self._remember(seq, answers[seq])
-            return True
 
-        return generate.batch_tokens(
-            self.model, self.cache, prompts,
-            lambda logits, seqs: sampling.sample(logits, [answers[seq].sampler for seq in seqs]), is_last, forks)
-
-    def _remember(self, seq: int, answer: Answer) -> None:
-        """Let the prefix index know what a finished sequence's blocks hold: the next turn starts from them."""
-        self.cache.tables.register(seq, [*answer.sampler.prompt_ids, *answer.token_ids], closing=True)
+def _shown(answers: Iterable[Answer], total: int, show: bool) -> Iterable[Answer]:
+    """`answers`, with a bar that fills as they end."""
+    if not show or total < 2:
+        return answers
+    return track(answers, "generating", total, console=Console(stderr=True), transient=True)
 
 
 def _as_list(prompts: Any) -> list[str | Sequence[int]]:

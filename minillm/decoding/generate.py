@@ -57,29 +57,19 @@ def batch_tokens(
     prompts: Mapping[int, Sequence[int]],
     choose: Callable[[torch.Tensor, list[int]], list[int]],
     is_last: Callable[[int, int], bool],
-    forks: Mapping[int, Sequence[int]] | None = None,
 ) -> Iterator[list[tuple[int, int]]]:
     """Generate for several sequences at once: one ragged prefill, then one token a step for every one still running.
 
     prompts: sequence id -> its token ids, of which the cache may hold a beginning already (a prefix hit).
     choose(logits [B, V], seqs) gives the next token of each sequence in `seqs`. Each step yields its (seq, token)
     pairs; then is_last(seq, token) says which are done, and those leave and are freed. No sequence waits for another
-    to end, but none joins either: that is static batching. forks: sequence -> others that go on from its prompt, each
-    with tokens of its own; the cache must be able to `fork`.
+    to end, but none joins either: that is static batching.
     """
     running = {seq: (list(ids)[cache.length(seq) :], cache.length(seq)) for seq, ids in prompts.items()}
-    children = forks or {}
     while running:
         batch = make_batch([(seq, pending, start) for seq, (pending, start) in running.items()], model.device)
         logits = model(batch, cache)  # [B, V]
-        rows = {seq: row for row, seq in enumerate(running)}
-        for parent, others in children.items():  # once, after the prefill
-            for child in others:
-                cache.fork(parent, child)
-                running[child], rows[child] = running[parent], rows[parent]
-        if children:
-            logits, children = logits[list(rows.values())], {}
-        seqs = list(rows)
+        seqs = list(running)
         emitted = list(zip(seqs, choose(logits, seqs)))
         yield emitted
         for seq, token in emitted:

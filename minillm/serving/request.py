@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from dataclasses import dataclass, field, replace
 
 from minillm.decoding.sampling import Logprob, RequestSampler, SamplingParams
@@ -14,7 +15,8 @@ from minillm.measure.metrics import RequestTimes
 class CompletionOutput:
     """One answer. `token_ids` holds the end token, if one came; `text` shows neither it nor a stop string.
 
-    finish_reason  'stop' (an end token or a stop string) or 'length' (max_tokens, or the context's end); None: running
+    finish_reason  'stop' (an end token or a stop string), 'length' (max_tokens, or the context's end) or 'abort';
+                   None: running
     stop_reason    the stop string, or the id of the stop token that was asked for; None for the model's own end token
     token_times    when each token reached the host, seconds on time.perf_counter()
     """
@@ -101,7 +103,11 @@ class Answer:
 
 @dataclass
 class Request:
-    """A request under way: what was asked, and its n answers. `params.max_tokens` is a number: the context's limit."""
+    """A request under way: what was asked, and its n answers. `params.max_tokens` is a number: the context's limit.
+
+    priority: lower is more urgent, where the scheduler goes by it. cache_salt: only requests with the same one share
+    blocks. events: (answer, new text) of each token that nobody has taken yet.
+    """
 
     request_id: str
     prompt: str | None
@@ -109,18 +115,22 @@ class Request:
     params: SamplingParams
     arrival: float
     answers: list[Answer]
+    priority: int = 0
+    cache_salt: str = ""
     num_cached_tokens: int = 0
+    events: deque[tuple[Answer, str]] = field(default_factory=deque)
 
     @classmethod
     def create(cls, request_id: str, prompt: str | None, prompt_ids: list[int], params: SamplingParams,
-               end_ids: set[int], arrival: float, tokenizer: TokenBytes) -> Request:
+               end_ids: set[int], arrival: float, tokenizer: TokenBytes, priority: int = 0,
+               cache_salt: str = "") -> Request:
         """With one sampler and one decoder an answer; answer i draws with seed + i. `end_ids`: tokens that end it."""
         answers = []
         for index in range(params.n):
             own = params if params.seed is None else replace(params, seed=_wrapped(params.seed + index))
             decoder = StreamDecoder(tokenizer, params.stop, params.include_stop_str_in_output)
             answers.append(Answer(index, params, end_ids, RequestSampler(own, prompt_ids), decoder))
-        return cls(request_id, prompt, prompt_ids, params, arrival, answers)
+        return cls(request_id, prompt, prompt_ids, params, arrival, answers, priority, cache_salt)
 
     @property
     def finished(self) -> bool:

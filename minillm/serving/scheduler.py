@@ -200,24 +200,28 @@ class Scheduler:
         Raises ValueError, with nothing changed, for one without tokens, an id in use, more answers than max_num_seqs,
         or more tokens than the whole pool has room for: it could never run.
         """
-        pool, family = self.tables.pool, (seq, *seq.forks)
+        family = (seq, *seq.forks)
         if not seq.token_ids:
             raise ValueError(f"sequence {seq.seq_id} has no tokens: expected at least one")
         for one in family:
             if one.seq_id in self.sequences or one.seq_id in self.tables.tables:
                 raise ValueError(f"sequence {one.seq_id} is there already: expected a new id")
-        if len(family) > self.config.max_num_seqs:
-            raise ValueError(f"sequence {seq.seq_id} has {len(family)} answers: expected at most "
-                             f"{self.config.max_num_seqs}, max_num_seqs")
-        needed = pool.blocks_for(seq.prompt_len + seq.max_tokens - 1)  # the last token's K and V are never written
-        if needed > pool.num_blocks:
-            raise ValueError(f"sequence {seq.seq_id} needs {needed} KV blocks for {seq.prompt_len} prompt tokens and "
-                             f"{seq.max_tokens} new ones: expected at most {pool.num_blocks}, the whole pool")
+        self.check_fits(seq.prompt_len, seq.max_tokens, len(family))
         for index, one in enumerate(family):
             one.order = (POLICIES[self.config.policy](seq), self._arrivals, index)
             self.sequences[one.seq_id] = one
         self._arrivals += 1
         self._wait(seq, "waiting")
+
+    def check_fits(self, prompt_tokens: int, max_tokens: int, n: int = 1) -> None:
+        """Raises ValueError for a request that could never run: too many answers or too long, each by itself."""
+        if n > self.config.max_num_seqs:
+            raise ValueError(f"n is {n}: expected at most max_num_seqs ({self.config.max_num_seqs})")
+        pool = self.tables.pool
+        needed = pool.blocks_for(prompt_tokens + max_tokens - 1)  # the last token's K and V are never written
+        if needed > pool.num_blocks:
+            raise ValueError(f"request needs {needed} KV blocks for {prompt_tokens} prompt tokens and {max_tokens} new "
+                             f"ones: expected at most {pool.num_blocks}, the whole pool")
 
     def abort(self, seq_id: int) -> None:
         """Take a sequence out, wherever it is, with the forks it still has to make; every block comes back.
@@ -297,7 +301,7 @@ class Scheduler:
         while left > 0 and (seq := self._head()) and self._slots + 1 + len(seq.forks) <= self.config.max_num_seqs:
             reserve = int(self.config.watermark * pool.num_blocks) if self.running else 0
             fits = self._blocks_to_open(seq) <= pool.available - promised - reserve
-            if not fits and self.running:
+            if not fits and (self.running or pool.blocks_for(len(seq.token_ids)) > pool.available):
                 return
             heapq.heappop(self._line)
             self._open(seq, plan, fits)
