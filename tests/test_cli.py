@@ -201,7 +201,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
     from safetensors.torch import save_file
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    from minillm.model.config import ModelConfig
+    from minillm.model import config_files
     from minillm.model.transformer import Transformer
 
     folder = tmp_path_factory.mktemp("tiny")
@@ -219,7 +219,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
               "tie_word_embeddings": False, "eos_token_id": 256}
     (folder / "config.json").write_text(json.dumps(config))
     torch.manual_seed(0)
-    model = Transformer(ModelConfig.from_hf(config))
+    model = Transformer(config_files.from_hf(config))
     weights = {name: torch.randn(p.shape) * (1 if p.dim() == 1 else 0.3) for name, p in model.named_parameters()}
     weights["lm_head.weight"][256] = 0  # it seldom ends by itself
     names = {name: name if name.startswith("lm_head") else f"model.{name}" for name in weights}

@@ -17,9 +17,9 @@ FLOORS = ["measure", "numerics", "attention", "model", "cache", "decoding", "com
           "parallel"]
 # what a reader reads to understand the engine, in order
 CORE = ["model/config.py", "model/batch.py", "model/layers.py", "model/transformer.py", "attention/reference.py",
-        "attention/backends.py", "cache/base.py", "cache/contiguous.py", "cache/blocks.py",
-        "cache/prefix.py", "cache/tables.py", "cache/paged.py", "decoding/sampling.py", "decoding/generate.py",
-        "decoding/streaming.py", "serving/request.py", "serving/scheduler.py", "serving/executor.py", "serving/engine.py", "llm.py"]
+        "attention/backends.py", "cache/base.py", "cache/blocks.py", "cache/prefix.py", "cache/tables.py",
+        "cache/paged.py", "decoding/sampling.py", "decoding/generate.py", "decoding/streaming.py", "serving/request.py",
+        "serving/scheduler.py", "serving/executor.py", "serving/engine.py"]
 
 
 def imports(path: Path) -> set[str]:

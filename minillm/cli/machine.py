@@ -120,10 +120,10 @@ def find_shape(name: str) -> ModelShape:
         return shape.ModelShape(**asdict(shape.KNOWN_SHAPES[known]))  # anew: the reader's class, where it is exchanged
     path = Path(name).expanduser()
     if path.is_dir():
-        from minillm.model.config import ModelConfig
+        from minillm.model import config_files
         from minillm.model.safetensors import read_json
 
-        return ModelConfig.from_hf(read_json(path / "config.json")).shape()
+        return config_files.from_hf(read_json(path / "config.json")).shape()
     if path.is_file():
         from minillm.model.gguf import read_gguf
 

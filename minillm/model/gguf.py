@@ -25,6 +25,7 @@ import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import QuantError, dequantize
 
+from minillm.model import config_files
 from minillm.model.config import ConfigError, ModelConfig
 
 MAGIC = b"GGUF"
@@ -247,7 +248,7 @@ def _read_divisors(entry: GGUFTensor, path: Path) -> tuple[float, ...]:
 def _config(metadata: dict[str, Any], entries: dict[str, GGUFTensor], divisors: tuple[float, ...] | None,
             path: Path) -> ModelConfig:
     try:
-        config = ModelConfig.from_gguf(metadata, "lm_head.weight" not in entries, divisors)
+        config = config_files.from_gguf(metadata, "lm_head.weight" not in entries, divisors)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
     except (TypeError, ZeroDivisionError) as error:  # a number that is a list or a string; 0 heads

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from minillm.model import config_files
 from minillm.model.config import ConfigError, ModelConfig
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -46,7 +47,7 @@ def read_folder(path: str | Path) -> SafetensorsFolder:
     path = Path(path)
     data = read_json(path / "config.json")
     try:
-        config = ModelConfig.from_hf(data, path.name)
+        config = config_files.from_hf(data, path.name)
     except ConfigError as error:
         raise ConfigError(f"{path / 'config.json'}: {error}") from error
     except (TypeError, AttributeError, ZeroDivisionError) as error:  # a number that is a string; 0 heads

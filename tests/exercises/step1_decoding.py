@@ -11,8 +11,8 @@ from minillm.cache.base import CacheError, NoCache
 from minillm.cache.contiguous import ContiguousKVCache
 from minillm.course.checks import Case, Check, Mistake, Outcome
 from minillm.decoding import generate
+from minillm.model import config_files
 from minillm.model.batch import Batch
-from minillm.model.config import ModelConfig
 from minillm.model.transformer import Transformer
 
 # 1.3
@@ -186,7 +186,7 @@ class WatchedModel(Transformer):
     """A tiny model with random weights that remembers how many tokens each step brought."""
 
     def __init__(self) -> None:
-        config = ModelConfig.from_hf(
+        config = config_files.from_hf(
             {
                 "architectures": ["LlamaForCausalLM"],
                 "model_type": "llama",

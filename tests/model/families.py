@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import transformers
 
-from minillm.model.config import ModelConfig
+from minillm.model import config_files
 from minillm.model.transformer import Transformer
 
 SIZES = dict(vocab_size=211, hidden_size=48, intermediate_size=80, num_hidden_layers=3, num_attention_heads=6,
@@ -50,7 +50,7 @@ def hub_model(family: str, seed: int = 0) -> torch.nn.Module:
 def our_twin(hub: torch.nn.Module, dtype: torch.dtype = torch.float32) -> Transformer:
     """Our Transformer with the same weights."""
     data = {**hub.config.to_dict(), "architectures": [type(hub).__name__]}
-    model = Transformer(ModelConfig.from_hf(data), dtype=dtype)
+    model = Transformer(config_files.from_hf(data), dtype=dtype)
     weights = {name.removeprefix("model."): value for name, value in hub.state_dict().items()}
     if hub.config.tie_word_embeddings:
         weights.pop("lm_head.weight", None)

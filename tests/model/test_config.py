@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from minillm.model.config import ConfigError, ModelConfig, RopeScaling
+from minillm.model import config_files
+from minillm.model.config import ConfigError, RopeScaling
 
 LLAMA = {"architectures": ["LlamaForCausalLM"], "vocab_size": 100, "hidden_size": 32, "intermediate_size": 64,
          "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
@@ -23,14 +24,14 @@ def changed(base: dict, **changes) -> dict:
 
 
 def test_both_formats_give_the_same_numbers() -> None:
-    hub, gguf = ModelConfig.from_hf(changed(LLAMA, eos_token_id=2)), ModelConfig.from_gguf(GGUF)
+    hub, gguf = config_files.from_hf(changed(LLAMA, eos_token_id=2)), config_files.from_gguf(GGUF)
     assert replace(hub, name="") == replace(gguf, name="")
     assert hub.head_dim == 8 and hub.eos_ids == (2,) and hub.bos_id == 1
-    assert ModelConfig.from_hf(LLAMA).eos_ids == (2, 3)
+    assert config_files.from_hf(LLAMA).eos_ids == (2, 3)
 
 
 def test_shape_carries_the_numbers_to_measure() -> None:
-    shape = ModelConfig.from_hf(LLAMA).shape()
+    shape = config_files.from_hf(LLAMA).shape()
     assert (shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.head_dim) == (4, 32, 4, 2, 8)
     assert shape.kv_bytes_per_token(2) == 2 * 4 * 2 * 8 * 2
 
@@ -43,22 +44,22 @@ def test_shape_carries_the_numbers_to_measure() -> None:
                        "original_max_position_embeddings": 32}}, RopeScaling("llama3", 8.0, 1.0, 4.0, 32)),
 ])
 def test_rope_scaling_is_read_in_old_and_new_spelling(rope: dict, expected: RopeScaling | None) -> None:
-    assert ModelConfig.from_hf(changed(LLAMA, **rope)).rope_scaling == expected
+    assert config_files.from_hf(changed(LLAMA, **rope)).rope_scaling == expected
 
 
 def test_rope_theta_is_found_in_either_place() -> None:
-    assert ModelConfig.from_hf(changed(LLAMA, rope_theta=7.0)).rope_theta == 7.0
-    assert ModelConfig.from_hf(changed(LLAMA, rope_parameters={"rope_theta": 9.0})).rope_theta == 9.0
+    assert config_files.from_hf(changed(LLAMA, rope_theta=7.0)).rope_theta == 7.0
+    assert config_files.from_hf(changed(LLAMA, rope_parameters={"rope_theta": 9.0})).rope_theta == 9.0
 
 
 def test_windows_follow_each_family_rules() -> None:
-    assert ModelConfig.from_hf(changed(LLAMA, sliding_window=8)).windows is None
+    assert config_files.from_hf(changed(LLAMA, sliding_window=8)).windows is None
     mistral = changed(LLAMA, architectures=["MistralForCausalLM"], sliding_window=8)
-    assert ModelConfig.from_hf(mistral).windows == (8, 8, 8, 8)
+    assert config_files.from_hf(mistral).windows == (8, 8, 8, 8)
     qwen = changed(LLAMA, architectures=["Qwen2ForCausalLM"], sliding_window=8)
-    assert ModelConfig.from_hf(qwen).windows is None
+    assert config_files.from_hf(qwen).windows is None
     qwen = changed(qwen, use_sliding_window=True, max_window_layers=3)
-    assert ModelConfig.from_hf(qwen).windows == (None, None, None, 8)
+    assert config_files.from_hf(qwen).windows == (None, None, None, 8)
 
 
 @pytest.mark.parametrize("changes, words", [
@@ -89,7 +90,7 @@ def test_windows_follow_each_family_rules() -> None:
 ])
 def test_a_hub_config_it_cannot_run_is_refused_by_name(changes: dict, words: list[str]) -> None:
     with pytest.raises(ConfigError) as error:
-        ModelConfig.from_hf(changed(LLAMA, **changes))
+        config_files.from_hf(changed(LLAMA, **changes))
     assert "\n" not in str(error.value)
     for word in words:
         assert word in str(error.value)
@@ -106,11 +107,11 @@ def test_a_hub_config_it_cannot_run_is_refused_by_name(changes: dict, words: lis
 ])
 def test_gguf_metadata_it_cannot_run_is_refused_by_name(changes: dict, words: list[str]) -> None:
     with pytest.raises(ConfigError) as error:
-        ModelConfig.from_gguf(changed(GGUF, **changes))
+        config_files.from_gguf(changed(GGUF, **changes))
     for word in words:
         assert word in str(error.value)
 
 
 def test_a_config_that_is_not_an_object_is_refused() -> None:
     with pytest.raises(ConfigError, match="list: expected an object"):
-        ModelConfig.from_hf([1, 2])  # type: ignore[arg-type]
+        config_files.from_hf([1, 2])  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from minillm.cache.blocks import BlockPool
 from minillm.cache.prefix import HashIndex
 from minillm.cache.radix import RadixIndex
 from minillm.cache.tables import BlockTables
-from minillm.serving.scheduler import Scheduler, SchedulerConfig, Sequence, split_budget
+from minillm.serving.scheduler import Scheduler, SchedulerConfig, split_budget
 from tests.serving.shadow import Shadow, alone
 
 INDEXES = {"hash": HashIndex, "radix": RadixIndex, "none": lambda pool: None}
