@@ -80,7 +80,8 @@ def test_a_workload_is_seeded_and_its_kinds_of_number_do_not_disturb_each_other(
     faster = make_workload(50, rate=4.0, seed=1)
     assert [(i.prompt_tokens, i.output_tokens) for i in first] == [(i.prompt_tokens, i.output_tokens) for i in faster]
     assert [i.arrival / 2 for i in first] == pytest.approx([i.arrival for i in faster])
-    assert [i.prompt_tokens for i in first] != [i.output_tokens for i in first]
+    alike = make_workload(50, prompt=Lengths(50, 1.0), output=Lengths(50, 1.0))
+    assert [i.prompt_tokens for i in alike] != [i.output_tokens for i in alike]
     assert {i.arrival for i in make_workload(5)} == {0.0}
 
 

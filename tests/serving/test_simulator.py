@@ -127,13 +127,14 @@ def test_every_token_of_every_request_comes_and_the_pool_ends_empty(setting, see
     items = exact_arrivals(make_workload(12, rate=0.5, cv=2.0, prompt=Lengths(6, 1.0, 30), output=Lengths(4, 1.0, 20),
                                          prefixes=2, prefix_tokens=5, turns=turns, think=2.0, seed=seed))
     found = simulate(items, fleet, dyadic, replicas=replicas, route=route, context=80,
-                     seconds_per_swapped_block=0.125)
+                     seconds_per_swapped_block=0.125, record_steps=True)
     assert sorted([*found.times, *found.refused]) == list(range(len(items)))
     for place, times in found.times.items():
         assert len(times.token_times) == items[place].output_tokens and times.token_times[0] > times.arrival
     for one in fleet.made:
         assert one.tables.pool.available == one.tables.pool.num_blocks and not one.has_unfinished
     assert found.request_seconds == sum(times.e2e for times in found.requests)
+    assert found.preemptions == sum(len(one.preempted) for records in found.records for one in records)
     assert set(found.replica) == set(found.times) and set(found.replica.values()) <= set(range(replicas))
 
 
@@ -172,15 +173,16 @@ def test_the_steps_are_those_of_the_engine() -> None:
 def test_requests_that_can_never_run_are_refused_with_what_follows_them() -> None:
     """The pool holds 16 tokens; the last output token needs no room."""
     items = [WorkItem(0, 4, 2), WorkItem(0, 14, 4), WorkItem(1, 1, 1, follows=1), WorkItem(1, 1, 1, follows=2),
-             WorkItem(0, 14, 3), WorkItem(0, 1, 1, follows=4)]
+             WorkItem(0, 14, 3), WorkItem(0, 1, 1, follows=4), WorkItem(2, 1, 1, follows=1)]
     found = simulate(items, Fleet(num_blocks=4), by_tokens)
-    assert set(found.times) == {0, 4} and set(found.refused) == {1, 2, 3, 5}
+    assert set(found.times) == {0, 4} and set(found.refused) == {1, 2, 3, 5, 6}
     assert "needs 5 KV blocks" in found.refused[1] and "17 prompt tokens" not in found.refused[1]
-    assert found.refused[2] == "item 1, which it follows, was refused"
+    assert found.refused[2] == found.refused[6] == "item 1, which it follows, was refused"
     assert found.refused[3] == "item 2, which it follows, was refused"
     assert "18 prompt tokens" in found.refused[5]
     assert seen(simulate([items[0], items[4]], Fleet(num_blocks=4), by_tokens)) == {
         0: found.times[0].token_times, 1: found.times[4].token_times}
+    assert set(simulate(items, Fleet(num_blocks=4), by_tokens, context=17).times) == {0, 4}
     short = simulate(items, Fleet(num_blocks=4), by_tokens, context=16)
     assert set(short.times) == {0} and "expected at most 16, the context" in short.refused[4]
 
@@ -216,7 +218,14 @@ def test_the_router_goes_where_least_is_outstanding() -> None:
     router.sent(1, 4)
     assert router.choose([1]) == 2
     router.ended(0, 10)
-    assert router.choose([1]) == 0
+    assert router.choose([1]) == 0 and router.loads == [0, 8, 5]
+
+
+def test_what_has_ended_is_outstanding_no_more() -> None:
+    """The first ends at 2.0, as the second comes: replica 0 is empty again. The third finds it taken."""
+    items = [WorkItem(0, 4, 1), WorkItem(2.0, 4, 1), WorkItem(3.0, 4, 1), WorkItem(50, 4, 1), WorkItem(90, 4, 1)]
+    found = simulate(items, Fleet(), by_tokens, replicas=2, route="least-loaded")
+    assert [found.replica[place] for place in range(5)] == [0, 0, 1, 0, 0]
 
 
 def test_least_loaded_spares_who_waits_behind_a_long_request() -> None:

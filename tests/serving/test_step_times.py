@@ -82,6 +82,21 @@ def test_a_fit_to_noisy_steps_predicts_others_and_states_its_errors() -> None:
     assert str(found).startswith("fitted to 400 steps: off by ")
 
 
+def test_a_line_is_found_whatever_the_sizes_of_the_steps() -> None:
+    """10 ms and 1 ms a token, up to a size well above the last knot."""
+    records = [([n], [n + 40 * (n % 3)], 0.01 + 0.001 * n) for n in (1, 2, 3, 5, 7, 11, 20, 40, 90, 150, 200, 300, 350)]
+    records += [([1] * n, [n] * n, 0.01 + 0.001 * n) for n in range(1, 20)]
+    found = fit_times(records)
+    assert found.knots[-1] < 300 and found.p95_error < 1e-9
+    assert found([1000], [1000]) == pytest.approx(1.01)
+
+
+def test_errors_are_weighed_by_the_time_they_are_part_of() -> None:
+    """Of a step that took 1 s once and 3 s once: (x - 1)² + (x/3 - 1)² is least at 1.2, the mean would be 2."""
+    found = fit_times([([1], [1], 0.01)] * 10 + [([64], [64], 1.0), ([64], [64], 3.0)])
+    assert found([64], [64]) == pytest.approx(1.2) and found([1], [1]) == pytest.approx(0.01)
+
+
 def test_bias_is_all_fitted_seconds_over_all_measured() -> None:
     records = measured(100, noise=0.3)
     found = fit_times(records)
@@ -123,7 +138,7 @@ def test_records_that_cannot_be_fitted_are_refused(records, words) -> None:
 def test_nnls_meets_the_conditions_of_a_minimum(seed) -> None:
     """Karush-Kuhn-Tucker: x >= 0, the gradient is nowhere negative, and 0 wherever x is positive."""
     rng = np.random.default_rng(seed)
-    matrix, target = rng.normal(size=(12, 5)), rng.normal(size=12)
+    matrix, target = rng.random(size=(12, 8)), rng.random(size=12)  # columns alike: who was let in has to leave again
     x = nnls(matrix, target)
     gradient = matrix.T @ (matrix @ x - target)
     assert (x >= 0).all() and (gradient > -1e-8).all()
