@@ -2,8 +2,9 @@
 
 In vLLM's order: penalties, temperature, min-p, top-k, top-p, then one draw. Greedy requests (temperature 0) take the
 largest logit after penalties. Log-probabilities are those of the model itself, before any of this. Sampling happens on
-the CPU, in float64, row by row: a draw takes one number from the request's own generator, so that the same seed gives
-the same text on any device and beside any neighbours.
+the CPU, in float64: a draw takes one number from the request's own generator, so that the same seed gives the same text
+on any device and beside any neighbours. What is the same for all rows is done for all at once; the rest only looks at
+the few tokens that can be drawn.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ class Logprob:
 
 @dataclass
 class RequestSampler:
-    """Draws one request's tokens: its parameters, its generator, and what it has seen."""
+    """What drawing one request's tokens takes: its parameters, its generator, and what it has seen."""
 
     params: SamplingParams
     prompt_ids: Sequence[int]
@@ -179,31 +180,33 @@ class RequestSampler:
             else:
                 self.generator.manual_seed(self.params.seed)
 
-    def choose(self, row: torch.Tensor) -> int:
-        """The next token from one row of logits [V], remembered as output."""
-        params = self.params
-        logits = row.cpu().double()
-        if params.logprobs is not None:
-            raw = logits
-        if params.penalized:
-            logits = apply_penalties(logits, self.prompt_ids, self.output_ids, params)
-        logits = logits[None]  # [1, V]
-        if params.greedy:
-            token = int(greedy(logits)[0])
-        else:
-            logits = logits / params.temperature
-            if params.min_p > 0:
-                logits = min_p_filter(logits, params.min_p)
-            if params.top_k > 0:
-                logits = top_k_filter(logits, params.top_k)
-            if params.top_p < 1:
-                logits = top_p_filter(logits, params.top_p)
-            uniform = float(torch.rand((), dtype=torch.float64, generator=self.generator))
-            token = draw(logits[0].softmax(-1), uniform)
-        if params.logprobs is not None:
-            self.logprobs.append(top_logprobs(raw, token, params.logprobs))
-        self.output_ids.append(token)
-        return token
+    def uniform(self) -> float:
+        """The request's next number in [0, 1)."""
+        return float(torch.rand((), dtype=torch.float64, generator=self.generator))
+
+
+def nucleus(logits: torch.Tensor, probabilities: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is left of one row [V] after `top_p_filter`: (ids [K] ascending, their logits [K], some of them -inf).
+
+    All tokens less likely than (1 - top_p) / V together hold less than 1 - top_p, so none of them is in the nucleus:
+    only the others are sorted, some hundreds of tens of thousands.
+    """
+    ids = (probabilities >= (1 - top_p) / len(probabilities)).nonzero()[:, 0]  # [K]
+    held = float(probabilities[ids].sum())  # top_p of the whole is top_p / held of these
+    return ids, top_p_filter(logits[ids][None], min(1.0, top_p / held))[0]
+
+
+def draw_row(logits: torch.Tensor, probabilities: torch.Tensor, params: SamplingParams, uniform: float) -> int:
+    """A token from one row: logits [V] after temperature, probabilities [V] their softmax, uniform in [0, 1)."""
+    if params.min_p > 0 or params.top_k > 0:
+        row = logits[None]  # [1, V]
+        row = min_p_filter(row, params.min_p) if params.min_p > 0 else row
+        row = top_k_filter(row, params.top_k) if params.top_k > 0 else row
+        logits, probabilities = row[0], row[0].softmax(-1)
+    if params.top_p == 1:
+        return draw(probabilities, uniform)
+    ids, kept = nucleus(logits, probabilities, params.top_p)
+    return int(ids[draw(kept.softmax(-1), uniform)])
 
 
 def top_logprobs(logits: torch.Tensor, token: int, count: int) -> dict[int, Logprob]:
@@ -217,10 +220,33 @@ def top_logprobs(logits: torch.Tensor, token: int, count: int) -> dict[int, Logp
 
 
 def sample(logits: torch.Tensor, requests: Sequence[RequestSampler]) -> list[int]:
-    """One token for each request, from logits [B, V] in the same order."""
+    """One token for each request, from logits [B, V] in the same order; remembered as its output."""
     if all(r.params.greedy and not r.params.penalized and r.params.logprobs is None for r in requests):
         tokens = greedy(logits).tolist()  # one call for the whole batch, and nothing but B ids leaves the device
-        for request, token in zip(requests, tokens):
-            request.output_ids.append(token)
-        return tokens
-    return [request.choose(row) for request, row in zip(requests, logits)]
+    else:
+        tokens = _sample_rows(logits.cpu().double(), requests)
+    for request, token in zip(requests, tokens):
+        request.output_ids.append(token)
+    return tokens
+
+
+def _sample_rows(raw: torch.Tensor, requests: Sequence[RequestSampler]) -> list[int]:
+    """`sample` for any mixture of parameters, from raw logits [B, V], float64."""
+    logits = raw
+    penalized = [row for row, request in enumerate(requests) if request.params.penalized]
+    if penalized:
+        logits = raw.clone()
+        for row in penalized:
+            request = requests[row]
+            logits[row] = apply_penalties(raw[row], request.prompt_ids, request.output_ids, request.params)
+    tokens = greedy(logits).tolist()
+    drawn = [row for row, request in enumerate(requests) if not request.params.greedy]
+    if drawn:
+        temperatures = torch.tensor([requests[row].params.temperature for row in drawn], dtype=torch.float64)
+        scaled = logits[drawn] / temperatures[:, None]  # [D, V]
+        for row, own, probabilities in zip(drawn, scaled, scaled.softmax(-1)):
+            tokens[row] = draw_row(own, probabilities, requests[row].params, requests[row].uniform())
+    for row, request in enumerate(requests):
+        if request.params.logprobs is not None:
+            request.logprobs.append(top_logprobs(raw[row], tokens[row], request.params.logprobs))
+    return tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 import torch
@@ -117,7 +118,7 @@ def test_draws_follow_the_exact_law(params) -> None:
     counts = dict.fromkeys(range(6), 0)
     for _ in range(4000):
         sampler.output_ids.clear()
-        counts[sampler.choose(torch.tensor(row))] += 1
+        counts[sampling.sample(torch.tensor([row]), [sampler])[0]] += 1
     assert {i for i, n in counts.items() if n} <= set(law)
     chi_square = sum((counts[i] - 4000 * p) ** 2 / (4000 * p) for i, p in law.items())
     assert chi_square < 20  # 5 degrees of freedom at most: exceeded once in 800 honest runs
@@ -143,9 +144,37 @@ def test_one_seed_gives_the_same_tokens_beside_any_neighbours() -> None:
     assert [sampling.sample(step[1:2], [other])[0] for step in steps] != expected
 
 
+@given(st.integers(0, 2**32), st.integers(2, 400), st.floats(0.01, 1, exclude_max=True), st.booleans())
+def test_sorting_only_what_can_be_in_the_nucleus_changes_nothing(seed, vocab, top_p, ties) -> None:
+    logits = torch.randn(vocab, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 4
+    if ties:
+        logits = logits.round()
+    ids, few = sampling.nucleus(logits, logits.softmax(-1), top_p)
+    whole = torch.full_like(logits, -math.inf)
+    whole[ids] = few
+    assert torch.equal(whole, sampling.top_p_filter(logits[None], top_p)[0])
+
+
+@given(st.integers(0, 2**32), st.integers(1, 6))
+@settings(max_examples=50)
+def test_many_rows_at_once_give_what_each_gives_by_itself(seed, rows) -> None:
+    """Greedy, penalized, and filtered in every way, side by side."""
+    rng = random.Random(seed)
+    logits = torch.randn(rows, 60, generator=torch.Generator().manual_seed(seed))
+    params = [SamplingParams(temperature=rng.choice([0, 0.7, 1, 2]), top_p=rng.choice([1, 0.5, 0.9]),
+                             top_k=rng.choice([0, 1, 5, 100]), min_p=rng.choice([0, 0.1]), seed=rng.randrange(99),
+                             repetition_penalty=rng.choice([1, 1.3]), presence_penalty=rng.choice([0, 1]),
+                             logprobs=rng.choice([None, 2])) for _ in range(rows)]
+    together, apart = ([RequestSampler(p, [1, 2], [3]) for p in params] for _ in range(2))
+    for _ in range(3):
+        alone = [sampling.sample(logits[row : row + 1], [one])[0] for row, one in enumerate(apart)]
+        assert sampling.sample(logits, together) == alone
+    assert [one.logprobs for one in together] == [one.logprobs for one in apart]
+
+
 def test_without_a_seed_two_requests_differ() -> None:
     logits = torch.zeros(1, 1000)
-    draws = [[sampler.choose(logits[0]) for _ in range(8)] for sampler in
+    draws = [[sampling.sample(logits, [sampler])[0] for _ in range(8)] for sampler in
              (RequestSampler(SamplingParams(), []), RequestSampler(SamplingParams(), []))]
     assert draws[0] != draws[1]
 
@@ -155,14 +184,14 @@ def test_logprobs_are_of_the_model_before_any_sampling_parameter() -> None:
     raw = row.double().log_softmax(-1)
     params = SamplingParams(temperature=3.0, top_k=1, repetition_penalty=2.0, logprobs=2, seed=0)
     sampler = RequestSampler(params, [0])
-    token = sampler.choose(row)
+    (token,) = sampling.sample(row[None], [sampler])
     (entry,) = sampler.logprobs
     assert {token, 0, 1} == set(entry)
     for i, logprob in entry.items():
         assert logprob.logprob == pytest.approx(float(raw[i]))
         assert logprob.rank == i + 1
     greedy = RequestSampler(SamplingParams(temperature=0, logprobs=0), [])
-    assert set(greedy.logprobs or {greedy.choose(row): 0}) == {0}
+    assert sampling.sample(row[None], [greedy]) == [0]
     assert set(greedy.logprobs[0]) == {0}
 
 
