@@ -20,7 +20,7 @@ from minillm.cache.paged import PagedKVCache
 from minillm.decoding import beam, generate, sampling
 from minillm.decoding.sampling import SamplingParams
 from minillm.measure import hardware
-from minillm.model import zoo
+from minillm.model import packing, zoo
 from minillm.serving.engine import Engine
 from minillm.serving.executor import ModelExecutor
 from minillm.serving.request import Answer, Request, RequestOutput
@@ -91,6 +91,7 @@ class LLM:
                 on = zoo.check_device(device)
                 dtype = "float32" if on.type == "cpu" else "bfloat16"
             loaded = zoo.load(model, dtype=dtype, device=device)
+            packing.pack_where_faster(loaded.model)
         self.loaded = loaded
         self.model, self.tokenizer, self.config = loaded.model, loaded.tokenizer, loaded.config
         self.max_model_len = self.config.context_length if max_model_len is None else max_model_len

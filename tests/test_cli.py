@@ -185,6 +185,7 @@ def test_doctor_names_what_is_missing_and_the_command_that_mends_it(
     assert findings["smollm2"] == {"name": "smollm2", "status": "missing", "found": "not fetched",
                                    "fix": "minillm fetch smollm2"}
     assert findings["Python"]["status"] == findings["torch"]["status"] == findings["packages"]["status"] == "ok"
+    assert "packed" in findings["weights"]["found"]
     assert not (tmp_path / "none").exists()
     shown = run("doctor")
     assert shown.code == 1

@@ -19,7 +19,7 @@ import typer
 from minillm.cli.lines import console, print_json, size, table
 
 OK, MISSING, SKIPPED = "ok", "missing", "skipped"
-SMOLLM2_PEAK = 1.2e9  # bytes: 538 MB of float32 weights, and what importing torch takes
+SMOLLM2_PEAK = 1.2e9  # bytes: 538 MB of float32 weights, 113 MB of a packed head, and what importing torch takes
 SMOLLM2_DISK = 0.2e9  # bytes: the download and the file that it is unpacked to
 
 
@@ -59,7 +59,7 @@ def examine() -> list[Finding]:
     """Every finding, in the order of the report. Imports torch, touches no network and writes nothing."""
     findings = [_python(), _packages(), _torch()]
     if all(f.status == OK for f in findings):  # what follows imports them
-        findings += [_gpu(), _triton(), _disk(), _model()]
+        findings += [_packing(), _gpu(), _triton(), _disk(), _model()]
     return [*findings, _memory(), _course()]
 
 
@@ -118,6 +118,14 @@ def _torch() -> Finding:
     if tuple(int(n) for n in re.findall(r"\d+", torch.__version__)[:2]) < (2, 11):
         return Finding("torch", MISSING, f"{found}: expected 2.11 or later", "pip install 'torch>=2.11'")
     return Finding("torch", OK, found)
+
+
+def _packing() -> Finding:
+    from minillm.model import packing
+
+    if packing.supported():
+        return Finding("weights", OK, "packed for oneDNN where a model runs on the CPU in float32")
+    return Finding("weights", SKIPPED, "not packed: torch is built without oneDNN; products of few rows are slower")
 
 
 def _gpu() -> Finding:
