@@ -79,7 +79,7 @@ class BlockPoolRelease(blocks.BlockPool):
 
 # ----------------------------------------------------------------------------
 # 2.3 Copy on write
-# 20 minutes, difficulty 3 of 3, our answer has 9 lines
+# 20 minutes, difficulty 3 of 3, our answer has 11 lines
 # Teaches: Answers share their prompt's blocks until one of them writes; only the block written into
 #   is copied.
 # Lesson: notebooks/02_kv_cache_and_paging.ipynb, section "One prompt, several answers"

@@ -100,8 +100,7 @@ class BlockPool:
 
     def cache(self, block: int) -> None:
         """A prefix index knows this held block: it will be idle, not free, when nobody holds it any more."""
-        self._check([block])
-        if self.refs[block] == 0:
+        if not 0 <= block < self.num_blocks or self.refs[block] == 0:
             raise CacheError(f"block {block} is not held: expected a held one, only those have known contents")
         self.cached.add(block)
 

@@ -29,7 +29,9 @@ def make_writable(pool: BlockPool, table: list[int], start: int, end: int) -> li
             copies.append((table[page], own))
             pool.release([table[page]])
             table[page] = own
-    table += pool.allocate(max(0, pool.blocks_for(end) - len(table)))
+    missing = pool.blocks_for(end) - len(table)
+    if missing > 0:
+        table += pool.allocate(missing)
     return copies
 
 
@@ -110,13 +112,17 @@ class BlockTables:
         Of k sequences that write into a block held by k tables only k - 1 copy: the last one has it to itself.
         """
         needed = 0
+        size, refs, cached = self.pool.block_size, self.pool.refs, self.pool.cached  # asked of every row of every step
         holders: dict[int, int] = {}  # block -> tables still pointing to it, as the copies are made
         for seq, total in totals.items():
-            table = self.tables.get(seq, [])
-            needed += max(0, self.pool.blocks_for(total) - len(table))
-            for block in table[self.lengths.get(seq, 0) // self.pool.block_size :]:
-                held = holders.get(block, self.pool.refs[block])
-                if held > 1 or block in self.pool.cached:
+            table = self.tables.get(seq, ())
+            missing = -(-total // size) - len(table)
+            if missing > 0:
+                needed += missing
+            for page in range(self.lengths.get(seq, 0) // size, len(table)):
+                block = table[page]
+                held = holders.get(block, refs[block])
+                if held > 1 or block in cached:
                     needed += 1
                     holders[block] = held - 1
         return needed

@@ -24,7 +24,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from minillm.cache.blocks import BlockPool
+from minillm.cache import blocks
 from minillm.cache.tables import BlockTables
 
 POLICIES = {
@@ -182,7 +182,7 @@ class Scheduler:
         if (self.config.preemption == "swap") != (host_blocks > 0):
             raise ValueError(f"host_blocks is {host_blocks} with preemption '{self.config.preemption}': expected some "
                              "with 'swap', none without")
-        self.host = BlockPool(host_blocks, tables.pool.block_size) if host_blocks else None
+        self.host = blocks.BlockPool(host_blocks, tables.pool.block_size) if host_blocks else None
         self.sequences: dict[int, Sequence] = {}  # all that have not ended
         self.running: list[Sequence] = []  # in the order of the line
         self.num_waiting = 0
@@ -324,8 +324,8 @@ class Scheduler:
     def _open(self, seq: Sequence, plan: StepPlan, fits: bool) -> None:
         """Give a sequence its block table: swapped in, or started on what the prefix index knows."""
         if seq.state == "swapped":
-            blocks = self.tables.restore(seq.seq_id, seq.num_computed_tokens, seq.extra)
-            plan.swaps_in += zip(seq.host_blocks, blocks)
+            restored = self.tables.restore(seq.seq_id, seq.num_computed_tokens, seq.extra)
+            plan.swaps_in += zip(seq.host_blocks, restored)
             self.host.release(seq.host_blocks)
             seq.host_blocks = []
         else:
@@ -343,11 +343,11 @@ class Scheduler:
     def _preempt(self, seq: Sequence, plan: StepPlan) -> None:
         """Send a running sequence back to the line; its K and V go to the host if there is room, else they are dropped
         and computed again, its new tokens among them."""
-        blocks = self.tables.tables[seq.seq_id][: self.tables.pool.blocks_for(seq.num_computed_tokens)]
-        swap = self.host is not None and 0 < len(blocks) <= self.host.available
+        written = self.tables.tables[seq.seq_id][: self.tables.pool.blocks_for(seq.num_computed_tokens)]
+        swap = self.host is not None and 0 < len(written) <= self.host.available
         if swap:
-            seq.host_blocks = self.host.allocate(len(blocks))
-            plan.swaps_out += zip(blocks, seq.host_blocks)
+            seq.host_blocks = self.host.allocate(len(written))
+            plan.swaps_out += zip(written, seq.host_blocks)
         else:
             seq.num_computed_tokens = 0
         self._stop(seq)
