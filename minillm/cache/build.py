@@ -26,6 +26,13 @@ def block_bytes(specs: list[KVSpec], block_size: int, kv_dtype: str = "auto",
     return paged_cache(specs, 1, block_size, kv_dtype, dtype, "meta", index="none").bytes
 
 
+def block_tables(num_blocks: int, block_size: int, index: str) -> tables.BlockTables:
+    """A pool, its tables and the prefix index of that name: what a scheduler needs, and no tensor."""
+    pool = blocks.BlockPool(num_blocks, block_size)
+    finder = {"hash": prefix.HashIndex, "radix": radix.RadixIndex, "none": lambda pool: None}[index](pool)
+    return tables.BlockTables(pool, finder)
+
+
 def paged_cache(specs: list[KVSpec], num_blocks: int, block_size: int = 16, kv_dtype: str = "auto",
                 dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu", backend: str = "sdpa",
                 index: str = "hash") -> paged.PagedKVCache:
@@ -33,9 +40,7 @@ def paged_cache(specs: list[KVSpec], num_blocks: int, block_size: int = 16, kv_d
     PREFIX_INDEXES. Raises ValueError as `check` does.
     """
     check(block_size, kv_dtype, index)
-    pool = blocks.BlockPool(num_blocks, block_size)
-    finder = {"hash": prefix.HashIndex, "radix": radix.RadixIndex, "none": lambda pool: None}[index](pool)
-    made = tables.BlockTables(pool, finder)
+    made = block_tables(num_blocks, block_size, index)
     if kv_dtype == "auto":
         return paged.PagedKVCache(specs, made, dtype, device, backend)
     return quantized.QuantizedKVCache(specs, made, dtype, device, backend, kv_dtype)

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,8 +23,8 @@ PROBE = "Count from one to ten."
 PROBE_TOKENS = 16
 
 
-def load(model: str, dtype: str, device: str | None, attention: str, kv_cache_dtype: str) -> LLM:
-    """The model, fetched in sight if need be.
+def load(model: str, dtype: str, device: str | None, attention: str, kv_cache_dtype: str, **options: Any) -> LLM:
+    """The model, fetched in sight if need be. options: others of `LLM`.
 
     Raises ValueError for a name, dtype, device, backend or KV dtype that is none.
     """
@@ -36,7 +36,7 @@ def load(model: str, dtype: str, device: str | None, attention: str, kv_cache_dt
     build.check(16, kv_cache_dtype, "hash")
     check_device(device)
     ensure(model)
-    return LLM(model, dtype=dtype, device=device, attention=attention, kv_cache_dtype=kv_cache_dtype)
+    return LLM(model, dtype=dtype, device=device, attention=attention, kv_cache_dtype=kv_cache_dtype, **options)
 
 
 def check_using(using: str | None) -> None:
@@ -75,12 +75,12 @@ def exchanged(using: str | None) -> Iterator[Report | None]:
 
 @contextmanager
 def loaded(model: str, dtype: str, device: str | None, attention: str, using: str | None,
-           kv_cache_dtype: str = "auto") -> Iterator[LLM]:
+           kv_cache_dtype: str = "auto", **options: Any) -> Iterator[LLM]:
     """`load` inside `exchanged`; then both engines' tokens per second, on one short prompt, are said and kept."""
     check_using(using)
-    ours = None if using is None else speed(load(model, dtype, device, attention, kv_cache_dtype))
+    ours = None if using is None else speed(load(model, dtype, device, attention, kv_cache_dtype, **options))
     with exchanged(using) as report:
-        llm = load(model, dtype, device, (report and report.attention) or attention, kv_cache_dtype)
+        llm = load(model, dtype, device, (report and report.attention) or attention, kv_cache_dtype, **options)
         if report and report.used:
             yours = speed(llm)
             note(f"yours {yours:.1f} tokens/s, ours {ours:.1f} tokens/s")

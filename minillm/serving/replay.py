@@ -31,8 +31,11 @@ class Replay:
         return [self.requests[place].output().times for place in sorted(self.requests)]
 
 
-def replay(items: Sequence[WorkItem], engine: Engine, make_request: MakeRequest, vocab: int, seed: int = 0) -> Replay:
+def replay(items: Sequence[WorkItem], engine: Engine, make_request: MakeRequest, vocab: int, seed: int = 0,
+           on_add: Callable[[int, Request, list[int]], None] | None = None) -> Replay:
     """Serve a workload to its end; what an item follows, its arrival and its prompt mean as in `simulator.simulate`.
+
+    on_add(place, request, sequences) is called as an item joins: the engine's records name its sequences.
 
     A request's arrival is the time it was due: if a step was running then, that wait is part of its TTFT. Raises
     ValueError for items that fail `workload.check`.
@@ -49,11 +52,13 @@ def replay(items: Sequence[WorkItem], engine: Engine, make_request: MakeRequest,
             try:
                 request = make_request(prompt, items[place])
                 request.arrival = found.start + arrival
-                engine.add(request)
+                seqs = engine.add(request)
             except ValueError as error:
                 found.refused[place] = str(error)
                 continue
             found.requests[place], places[request.request_id] = request, place
+            if on_add is not None:
+                on_add(place, request, seqs)
         if not engine.has_unfinished:
             time.sleep(max(0.0, due[0][0] - (time.perf_counter() - found.start)) if due else 0)
             continue
