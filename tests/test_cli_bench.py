@@ -347,12 +347,12 @@ def test_a_sequence_leaves_its_slot_when_it_ends_or_must() -> None:
     assert board.slots == [3, 2]
     board.take(step(2, (3, 2, 1), preempted=(2,), waiting=1))
     assert (board.slots, board.preemptions) == ([3, None], 1)
-    board.take(step(3, (3, 3, 1), (2, 0, 5)))  # four of the prompt and two made: six to compute again
+    board.take(step(3, (3, 3, 1), (2, 0, 4)))  # four of the prompt and two made: six to compute again
     assert board.slots == [3, 2] and board.seen[2].phase == "again"
-    assert "   1        1  again   ████████████████████···· 5 of 6 computed" in text_of(board)
+    assert "   1        1  again   ████████████████········ 4 of 6 computed" in text_of(board)
     board.take(step(4, (3, 4, 1)))  # no budget for it: it keeps its slot
     assert board.slots == [3, 2]
-    board.take(step(5, (3, 5, 1), (2, 5, 1)))
+    board.take(step(5, (3, 5, 1), (2, 4, 2)))
     assert (board.seen[2].phase, board.seen[2].made) == ("decode", 3)
 
 
