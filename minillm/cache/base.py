@@ -7,7 +7,7 @@ does whatever all layers share, once; it is the only place that can refuse, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -20,10 +20,11 @@ from minillm.model.config import KVSpec
 
 @dataclass
 class Step:
-    """One forward pass under way: the batch, and the cache its layers attend through."""
+    """One forward pass under way: the batch, the cache its layers attend through, the masks they share."""
 
     batch: Batch
     cache: KVCache
+    masks: backends.Masks = field(default_factory=dict, kw_only=True)
 
 
 class KVCache(Protocol):
@@ -63,7 +64,8 @@ class NoCache:
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: Step) -> torch.Tensor:
         spec, lens = self.specs[layer], step.batch.query_lens
-        return backends.attend(self.backend, q, list(k.split(lens)), list(v.split(lens)), lens, spec.scale, spec.window)
+        return backends.attend(self.backend, q, list(k.split(lens)), list(v.split(lens)), lens, spec.scale, spec.window,
+                               step.masks)
 
     def length(self, seq: int) -> int:
         return 0

@@ -81,7 +81,7 @@ class ContiguousKVCache:
             keys.append(slot_k[:, :total].transpose(0, 1))  # [S, H_kv, D]
             values.append(slot_v[:, :total].transpose(0, 1))
             start += added
-        return backends.attend(self.backend, q, keys, values, batch.query_lens, spec.scale, spec.window)
+        return backends.attend(self.backend, q, keys, values, batch.query_lens, spec.scale, spec.window, step.masks)
 
     def length(self, seq: int) -> int:
         return self._lengths.get(seq, 0)

@@ -97,7 +97,8 @@ class PagedKVCache:
         self._write(layer, step, k, v)
         keys, values = self._read(layer, step)
         spec = self.specs[layer]
-        return backends.attend(self.backend, q, keys, values, step.batch.query_lens, spec.scale, spec.window)
+        return backends.attend(self.backend, q, keys, values, step.batch.query_lens, spec.scale, spec.window,
+                               step.masks)
 
     def copy_blocks(self, copies: Iterable[tuple[int, int]]) -> None:
         """Copy whole blocks, (from, to), in every layer."""

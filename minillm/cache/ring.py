@@ -91,7 +91,7 @@ class RingKVCache:
                 # itself is attended to from where it came, since it may be longer than the ring.
                 seen.append(torch.cat([cache[slot, old], new]))  # [min(W - 1, start) + added, H_kv, D]
                 cache[slot, last % capacity] = new[last - start]
-        return backends.attend(self.backend, q, keys, values, batch.query_lens, spec.scale, spec.window)
+        return backends.attend(self.backend, q, keys, values, batch.query_lens, spec.scale, spec.window, step.masks)
 
     def length(self, seq: int) -> int:
         """Tokens seen of a sequence, of which the ring holds the last ones."""

@@ -59,6 +59,26 @@ def test_every_backend_is_attention_by_its_definition(lens, heads, window, seed)
         torch.testing.assert_close(got, expected, atol=1e-12, rtol=1e-12)
 
 
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("elements", [0, 200, 2**24])
+def test_layers_may_share_a_steps_masks_and_large_ones_are_not_laid_out(
+        elements: int, window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two layers, rows of one token and of several, two of them alike; 0 elements: every row goes head by head."""
+    monkeypatch.setattr(backends, "MASK_ELEMENTS", elements)
+    lens = [(1, 9), (4, 12), (4, 12), (5, 5), (5, 30)]
+    shared: backends.Masks = {}
+    for layer in range(2):
+        q = random(sum(new for new, _ in lens), 6, 8, seed=layer)
+        keys = [random(total, 2, 8, seed=10 * layer + i) for i, (_, total) in enumerate(lens)]
+        values = [random(total, 2, 6, seed=10 * layer + i + 5) for i, (_, total) in enumerate(lens)]
+        given = q, keys, values, [new for new, _ in lens], 0.3, window
+        torch.testing.assert_close(backends.attend("sdpa", *given, shared), backends.attend("reference", *given),
+                                   atol=1e-12, rtol=1e-12)
+    chunks = {0: 0, 200: 1, 2**24: 2}[elements]  # (4, 12) takes 144 elements, (5, 30) takes 450
+    single = window is not None and elements > 0  # a lone query is masked only where a window hides early keys
+    assert len(shared) == chunks + single
+
+
 def test_constant_values_come_back_whatever_the_scores() -> None:
     """Softmax rows sum to 1, so attention over a constant V returns it."""
     q, k, v = random(7, 4, 8, seed=0) * 30, random(12, 2, 8, seed=1) * 30, torch.full((12, 2, 8), 2.5)
