@@ -18,7 +18,7 @@ import transformers
 
 from minillm.cache.contiguous import ContiguousKVCache
 from minillm.measure.hardware import device_name
-from minillm.model import zoo
+from minillm.model import packing, zoo
 from minillm.model.batch import make_batch
 
 
@@ -68,6 +68,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     loaded = zoo.load("smollm2", dtype="float32", device="cpu")
+    packing.pack_where_faster(loaded.model)  # as LLM does with what it loads
     hub = transformers.AutoModelForCausalLM.from_pretrained(
         loaded.path.parent, gguf_file=loaded.path.name, dtype=torch.float32).eval()
     text = "The history of computing is longer than the history of computers. " * 60

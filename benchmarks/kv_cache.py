@@ -4,6 +4,8 @@
     prefix hit           TTFT of 1,024 tokens + 32 with prefix caching off, over that with the 1,024 cached
     perplexity           on pydoc_data.topics of CPython, windows of 1,024 tokens read in chunks of 128
 
+The weights are packed, as LLM packs them.
+
     python benchmarks/kv_cache.py --rounds 9 --windows 4
 """
 
@@ -24,7 +26,7 @@ from minillm.decoding.sampling import SamplingParams
 from minillm.llm import LLM
 from minillm.measure.hardware import best_device, device_name
 from minillm.measure.timing import time_call
-from minillm.model import zoo
+from minillm.model import packing, zoo
 from minillm.model.batch import make_batch
 
 ROWS, CONTEXT, SHARED, SUFFIX, WINDOW, CHUNK = 8, 512, 1024, 32, 1024, 128
@@ -95,6 +97,7 @@ def main() -> None:
     arguments = parser.parse_args()
     device = best_device()
     loaded = zoo.load("smollm2", dtype="float32", device=device)
+    packing.pack_where_faster(loaded.model)
     tokens = loaded.tokenizer.encode("\n".join(topics[name] for name in sorted(topics)))
     specs = loaded.model.kv_specs()
     results = {

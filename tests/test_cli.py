@@ -417,12 +417,16 @@ def test_the_real_model_answers(smollm2: object, run: Callable[..., Ended]) -> N
 def test_the_tour_answers_predicts_and_measures(smollm2: object, run: Callable[..., Ended], tmp_path: Path,
                                                monkeypatch: pytest.MonkeyPatch) -> None:
     from minillm.cli import tour
+    from minillm.llm import LLM
 
     monkeypatch.setattr(tour, "PROMPT_LENGTHS", (16, 64))
-    monkeypatch.setattr(tour, "ROUNDS", 1)
+    monkeypatch.setattr(tour, "ROUNDS", 2)
     monkeypatch.chdir(tmp_path)
+    outputs, generate = [], LLM.generate
+    monkeypatch.setattr(LLM, "generate", lambda *given: outputs.extend(got := generate(*given)) or got)
     shown = run("tour")
     assert shown.code == 0
+    assert len(outputs) == 5 and not any(o.num_cached_tokens for o in outputs)  # no prompt starts from the one before
     for text in ("> What is the capital of France?", "The capital of France is Paris.", THIS.name, "TTFT predicted",
                  "TPOT predicted", "jupyter lab", "minillm check 0.1"):
         assert text in shown.out
