@@ -20,10 +20,10 @@ from minillm.serving.request import Request
 
 
 def slot_efficiency(lengths: Sequence[int]) -> float:
-    """The share of a static batch's row-steps that make a token somebody wants: Σ lengths / (n · longest).
+    """The share of a static batch's row-steps that make a token somebody wants.
 
-    lengths [n]: output tokens of each answer, at least 1. The batch takes as many steps as its longest answer, and in
-    each of them every row is computed.
+    lengths [n]: output tokens of each answer, at least 1, in any order. The batch takes as many steps as its longest
+    answer, and in each of them every one of its n rows is computed: a row-step is one row in one step.
     """
     return sum(lengths) / (len(lengths) * max(lengths))
 
@@ -31,9 +31,10 @@ def slot_efficiency(lengths: Sequence[int]) -> float:
 def next_batch(arrivals: Sequence[float], free_at: float, max_size: int, timeout: float) -> tuple[float, int]:
     """When the next batch starts, and with how many requests: dynamic batching (as model servers do it).
 
-    arrivals: when each request that is not served yet comes, ascending, seconds; those to come are among them. The
-    batch starts as soon as the machine is free (free_at) and either max_size requests are there or the first of them
-    has waited `timeout` seconds. It takes all that are there by then, the first come first, max_size at most.
+    arrivals: when each request that is not served yet comes, ascending, seconds, at least one; those to come are among
+    them. The batch starts as soon as the machine is free (free_at) and either max_size requests are there or the first
+    of them has waited `timeout` seconds. It takes all that are there by then (who comes at that very moment is in), the
+    first come first, max_size at most. Returns the moment, in the same seconds as arrivals, and the number.
     """
     full_at = arrivals[max_size - 1] if len(arrivals) >= max_size else math.inf
     start = max(free_at, min(full_at, arrivals[0] + timeout))

@@ -149,8 +149,9 @@ def split_budget(uncomputed: SequenceOf[int], budget: int, chunk_size: int | Non
     """How many tokens each sequence gets in a step, at most `budget` in all (chunked prefill, Agrawal et al. 2024).
 
     uncomputed [n] in the order of the line, each at least 1: a sequence with 1 decodes, one with more has a prompt to
-    work off. Decodes are served first, so that no prompt makes them wait (stall-free); what is left goes to prompts
-    in order, at most chunk_size each. Returns a count for each, 0 for one that gets nothing.
+    work off. Decodes are served first, one token each (the budget is large enough for all of them), so that no prompt
+    makes them wait (stall-free); what is left goes to prompts in order, at most chunk_size each (None: no such limit),
+    and what one does not need goes on to the next. Returns a count for each, 0 for one that gets nothing.
     """
     counts = [1 if tokens == 1 else 0 for tokens in uncomputed]
     left = budget - sum(counts)
@@ -162,9 +163,10 @@ def split_budget(uncomputed: SequenceOf[int], budget: int, chunk_size: int | Non
 
 
 def choose_victim(running: SequenceOf[Sequence]) -> Sequence:
-    """Whom to preempt: the last in line.
+    """Whom to preempt: the last in line, which is the one with the greatest `order`, wherever it stands in `running`.
 
-    Whoever is first is never chosen while others run, so it always ends, and then the next one is first: liveness.
+    `order` is (policy, arrival, answer) and never changes: who was sent back and returned has kept its place. Whoever
+    is first is never chosen while others run, so it always ends, and then the next one is first: liveness.
     """
     return max(running, key=lambda seq: seq.order)
 
@@ -244,7 +246,21 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         """Decide the next step: who computes how many tokens, after which copies and swaps.
 
-        Its rows are never empty while anything is under way, unless somebody else holds the pool's blocks.
+        Its rows are never empty while anything is under way, unless somebody else holds the pool's blocks. The order of
+        a step is drawn at the top of minillm/serving/scheduler.py; `chosen` below is {sequence: tokens in this step}.
+
+        split_budget           shares config.max_num_batched_tokens among self.running, by their num_uncomputed_tokens
+                               and config.chunk_size; who gets 0 is not in chosen
+        self.blocks_needed     (chosen) -> blocks that the step takes; self.tables.pool.available are there
+        choose_victim          (self.running) -> who has to leave
+        self._preempt          (victim, plan): out of self.running and back in the line, its blocks given back; notes
+                               itself in the plan. chosen is yours: the victim is still in it
+        self._admit            (plan, chosen, blocks needed): lets in who fits, adds them to chosen and self.running.
+                               Call it unless somebody was preempted in this step; if nobody runs any more, even then
+        self.tables.reserve    ({seq_id: tokens computed once the step is done}, which _totals(chosen) gives): takes the
+                               blocks, returns the copies to make: plan.copies
+        seq.next_row           (count) -> its Row, for plan.rows
+        plan.forks             {seq_id: ids of its forks} for each sequence with forks (seq.forks) whose row samples
         """
         plan = StepPlan()
         uncomputed = [seq.num_uncomputed_tokens for seq in self.running]
