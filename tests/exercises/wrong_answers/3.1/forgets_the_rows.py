@@ -1,0 +1,7 @@
+"""Forgets the rows."""
+
+DIAGNOSIS = "rows-forgotten"
+
+
+def slot_efficiency(lengths):
+    return sum(lengths) / max(lengths)

@@ -1,0 +1,9 @@
+"""Always waits to the end."""
+
+DIAGNOSIS = "waits-although-full"
+
+
+def next_batch(arrivals, free_at, max_size, timeout):
+    start = max(free_at, arrivals[0] + timeout)
+    there = sum(arrival <= start for arrival in arrivals)
+    return start, min(there, max_size)

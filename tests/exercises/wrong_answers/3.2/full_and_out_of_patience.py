@@ -1,0 +1,10 @@
+"""Full and out of patience."""
+
+DIAGNOSIS = "waits-for-both"
+
+
+def next_batch(arrivals, free_at, max_size, timeout):
+    full_at = arrivals[max_size - 1] if len(arrivals) >= max_size else 0.0
+    start = max(free_at, max(full_at, arrivals[0] + timeout))
+    there = sum(arrival <= start for arrival in arrivals)
+    return start, min(there, max_size)

@@ -1,0 +1,12 @@
+"""How long until then."""
+
+import math
+
+DIAGNOSIS = "a-wait-not-a-moment"
+
+
+def next_batch(arrivals, free_at, max_size, timeout):
+    full_at = arrivals[max_size - 1] if len(arrivals) >= max_size else math.inf
+    start = max(free_at, min(full_at, arrivals[0] + timeout))
+    there = sum(arrival <= start for arrival in arrivals)
+    return start - arrivals[0], min(there, max_size)

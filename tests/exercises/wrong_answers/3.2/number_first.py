@@ -1,0 +1,12 @@
+"""Number first."""
+
+import math
+
+DIAGNOSIS = "values-swapped"
+
+
+def next_batch(arrivals, free_at, max_size, timeout):
+    full_at = arrivals[max_size - 1] if len(arrivals) >= max_size else math.inf
+    start = max(free_at, min(full_at, arrivals[0] + timeout))
+    there = sum(arrival <= start for arrival in arrivals)
+    return min(there, max_size), start

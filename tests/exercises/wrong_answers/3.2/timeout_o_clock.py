@@ -1,0 +1,12 @@
+"""Timeout o clock."""
+
+import math
+
+DIAGNOSIS = "timeout-is-no-moment"
+
+
+def next_batch(arrivals, free_at, max_size, timeout):
+    full_at = arrivals[max_size - 1] if len(arrivals) >= max_size else math.inf
+    start = max(free_at, min(full_at, timeout))
+    there = sum(arrival <= start for arrival in arrivals)
+    return start, min(there, max_size)

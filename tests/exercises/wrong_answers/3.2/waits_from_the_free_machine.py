@@ -1,0 +1,12 @@
+"""Waits from the free machine."""
+
+import math
+
+DIAGNOSIS = "timeout-of-the-machine"
+
+
+def next_batch(arrivals, free_at, max_size, timeout):
+    full_at = arrivals[max_size - 1] if len(arrivals) >= max_size else math.inf
+    start = max(free_at, min(full_at, free_at + timeout))
+    there = sum(arrival <= start for arrival in arrivals)
+    return start, min(there, max_size)
