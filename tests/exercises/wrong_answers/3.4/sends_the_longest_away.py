@@ -1,0 +1,26 @@
+"""Sends the longest away."""
+
+from minillm.serving import scheduler
+from minillm.serving.scheduler import StepPlan, _totals, split_budget
+
+DIAGNOSIS = "another-victim"
+
+
+class SchedulerSchedule(scheduler.Scheduler):
+    def schedule(self):
+        plan = StepPlan()
+        uncomputed = [seq.num_uncomputed_tokens for seq in self.running]
+        counts = split_budget(uncomputed, self.config.max_num_batched_tokens, self.config.chunk_size)
+        chosen = {seq: count for seq, count in zip(self.running, counts) if count}
+        while (needed := self.blocks_needed(chosen)) > self.tables.pool.available:
+            victim = max(self.running, key=lambda seq: len(seq.token_ids))
+            self._preempt(victim, plan)
+            chosen.pop(victim, None)
+        if not plan.preempted or not self.running:
+            self._admit(plan, chosen, needed)
+        plan.copies = self.tables.reserve(_totals(chosen))
+        for seq, count in chosen.items():
+            plan.rows.append(seq.next_row(count))
+            if seq.forks and plan.rows[-1].samples:
+                plan.forks[seq.seq_id] = [child.seq_id for child in seq.forks]
+        return plan
