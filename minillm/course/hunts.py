@@ -7,7 +7,7 @@ import torch
 from minillm.attention.reference import causal_mask
 from minillm.cache.prefix import hash_block
 
-BLOCK = 2  # tokens of a block in reused_with_a_bug
+BLOCK = 2  # tokens of a block in reused_with_a_bug and in let_in_with_a_bug
 
 
 def attention_with_a_bug(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
@@ -58,3 +58,33 @@ def smallest_prompts() -> tuple[list[int], list[int]]:
     Smallest: the fewest tokens in both prompts together.
     """
     return [8, 9, 1, 2], [1, 2, 3]
+
+
+def let_in_with_a_bug(num_blocks: int, left: list[int], arriving: list[list[int]]) -> list[int]:
+    """Which of the prompts in `arriving` (0: the first, …) are let in together, in a pool of num_blocks blocks.
+
+    Nobody runs. A request that has ended left its tokens, `left`: its full blocks are idle, two tokens each. A prompt
+    begins with those that it begins with, which others may share; the last token is always computed. All that are let
+    in are then computed in one step. There is one mistake in it.
+    """
+    available = num_blocks  # the free ones and the idle ones
+    places: list[int] = []
+    for place, prompt in enumerate(arriving):
+        known = 0  # blocks that need no computing
+        while (end := (known + 1) * BLOCK) <= min(len(left), len(prompt) - 1) and prompt[:end] == left[:end]:
+            known += 1
+        needed = -(-len(prompt) // BLOCK) - known
+        if needed > available:
+            break  # nobody overtakes
+        available -= needed
+        places.append(place)
+    return places
+
+
+def smallest_crowd() -> tuple[int, list[int], list[list[int]]]:
+    """(num_blocks, left, arriving) for let_in_with_a_bug, which lets in prompts that need more blocks than there are.
+
+    A block that several of them share is needed once. Each prompt has a token at least, and alone it would fit, as did
+    what was left. Smallest: the fewest tokens in left and arriving together.
+    """
+    return 2, [1, 2], [[1, 2, 3], [9]]

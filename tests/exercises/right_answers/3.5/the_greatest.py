@@ -1,0 +1,4 @@
+"""The greatest."""
+
+def choose_victim(running):
+    return max(running)

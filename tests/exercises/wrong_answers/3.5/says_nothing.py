@@ -1,0 +1,7 @@
+"""Says nothing."""
+
+DIAGNOSIS = "none-returned"
+
+
+def choose_victim(running):
+    max(running, key=lambda seq: seq.order)

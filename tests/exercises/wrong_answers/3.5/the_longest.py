@@ -1,0 +1,7 @@
+"""The longest."""
+
+DIAGNOSIS = "the-longest"
+
+
+def choose_victim(running):
+    return max(running, key=lambda seq: len(seq.token_ids))

@@ -1,0 +1,7 @@
+"""The newest id."""
+
+DIAGNOSIS = "the-newest-id"
+
+
+def choose_victim(running):
+    return max(running, key=lambda seq: seq.seq_id)

@@ -1,0 +1,7 @@
+"""The one with most blocks."""
+
+DIAGNOSIS = "the-longest"
+
+
+def choose_victim(running):
+    return max(running, key=lambda seq: seq.num_computed_tokens)

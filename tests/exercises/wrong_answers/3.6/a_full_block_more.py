@@ -1,0 +1,7 @@
+"""A full block more."""
+
+DIAGNOSIS = "too-many-tokens"
+
+
+def smallest_crowd():
+    return 2, [1, 2], [[1, 2, 3], [8, 9]]

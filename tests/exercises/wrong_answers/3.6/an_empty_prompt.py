@@ -1,0 +1,7 @@
+"""An empty prompt."""
+
+DIAGNOSIS = "no-token"
+
+
+def smallest_crowd():
+    return 2, [1, 2], [[1, 2, 3], []]

@@ -1,0 +1,7 @@
+"""One prompt not a list."""
+
+DIAGNOSIS = "exception"
+
+
+def smallest_crowd():
+    return 2, [1, 2], [1, 2, 3]

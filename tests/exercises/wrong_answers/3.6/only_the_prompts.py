@@ -1,0 +1,7 @@
+"""Only the prompts."""
+
+DIAGNOSIS = "exception"
+
+
+def smallest_crowd():
+    return [[1, 2, 3], [9]]

@@ -1,0 +1,7 @@
+"""Too much is left."""
+
+DIAGNOSIS = "never-fits"
+
+
+def smallest_crowd():
+    return 1, [1, 2, 3], [[9]]

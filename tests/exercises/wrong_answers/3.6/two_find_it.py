@@ -1,0 +1,7 @@
+"""Two find it."""
+
+DIAGNOSIS = "too-many-tokens"
+
+
+def smallest_crowd():
+    return 2, [1, 2], [[1, 2, 3], [1, 2, 4]]
