@@ -111,6 +111,7 @@ class Engine:
         start = time.perf_counter()
         plan = self.scheduler.schedule()
         if not plan.rows:
+            self._abort_step(plan)
             raise PoolExhausted(f"{self.scheduler.num_waiting} requests wait and none fits: expected blocks to be "
                                 "free, but they are held outside the engine")
         before = time.perf_counter()
@@ -119,14 +120,20 @@ class Engine:
             forward = time.perf_counter() - before
             emitted = self._sample(plan, logits)
         except Exception:
-            for request_id in {self._answers[row.seq_id][0].request_id for row in plan.rows}:
-                self.abort(request_id)
+            self._abort_step(plan)
             raise
         touched = self._account(plan, emitted)
         if self.on_step is not None:
             self.on_step(record(plan, start, time.perf_counter(), forward, self.scheduler.num_waiting,
                                 self.scheduler.tables.pool))
         return touched
+
+    def _abort_step(self, plan: StepPlan) -> None:
+        """End whoever a plan that was not carried out leaves without K and V: its rows, and those it swaps out."""
+        lost = [row.seq_id for row in plan.rows]
+        lost += [seq_id for seq_id in plan.preempted if self.scheduler.sequences[seq_id].state == "swapped"]
+        for request_id in dict.fromkeys(self._answers[seq_id][0].request_id for seq_id in lost):
+            self.abort(request_id)
 
     def _sample(self, plan: StepPlan, logits) -> dict[int, int]:
         """Sequence -> its next token. The answers that fork from a row all draw from its logits."""

@@ -140,6 +140,39 @@ def test_a_failed_step_ends_its_requests_and_the_engine_goes_on() -> None:
     assert blocks_in_use(llm) == 0
 
 
+def test_a_step_that_fails_before_it_swaps_ends_those_it_swaps_out() -> None:
+    """Their K and V are in no place that anybody could take them from: going on would give another text."""
+    prompts, params = [chr(97 + i) * 9 for i in range(5)], SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    llm = small_llm(12, block_size=4, swap_space_bytes=10**6)
+    requests = [llm.request(prompt, params) for prompt in prompts]
+    for request in requests:
+        llm.engine.add(request)
+    execute, failed = llm.engine.executor.execute, []
+
+    def fail_at_the_first_swap(plan):
+        if plan.swaps_out and not failed:
+            failed.append(plan)
+            raise ZeroDivisionError("once")
+        return execute(plan)
+
+    llm.engine.executor.execute = fail_at_the_first_swap
+    ended_by_it = set()
+    while llm.engine.has_unfinished:
+        before = set(llm.engine.requests)
+        try:
+            llm.engine.step()
+        except ZeroDivisionError:
+            ended_by_it = before - set(llm.engine.requests)
+    assert failed and ended_by_it < {request.request_id for request in requests}
+    for request in requests:
+        answer = request.answers[0]
+        expected = tiny_llm().generate(request.prompt, params)[0].outputs[0].token_ids
+        assert answer.token_ids == expected[: len(answer.token_ids)]
+        assert (answer.finish_reason == "abort") == (request.request_id in ended_by_it)
+    assert blocks_in_use(llm) == 0
+    assert llm.engine.scheduler.host.available == llm.engine.scheduler.host.num_blocks
+
+
 def test_aborts_and_ids_are_checked() -> None:
     llm = tiny_llm()
     request = llm.request("ab", SamplingParams(max_tokens=3), request_id="mine")
