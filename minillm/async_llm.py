@@ -110,6 +110,16 @@ class AsyncLLM:
         self._changed.notify()
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:  # a defect: nobody may be left waiting for a thread that is gone
+            with self._changed:
+                self._closed = True
+            for stream in list(self._streams.values()):
+                self._end(stream, error)
+            raise
+
+    def _serve(self) -> None:
         engine = self.llm.engine
         while True:
             with self._changed:

@@ -124,6 +124,20 @@ def test_a_failed_step_reaches_its_streams_only() -> None:
     assert text == tiny_llm().generate("b", GREEDY)[0].outputs[0].text and held == 0
 
 
+@pytest.mark.filterwarnings("ignore:Exception in thread:pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_defect_in_the_thread_leaves_nobody_waiting() -> None:
+    async def main():
+        engine = AsyncLLM(tiny_llm())
+        engine._finish = lambda *_: 1 / 0
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(collect(engine.generate("a", GREEDY)), 20)
+        with pytest.raises(RuntimeError, match="the engine is closed"):
+            engine.generate("b", GREEDY)
+        engine._thread.join()
+
+    asyncio.run(main())
+
+
 def test_close_ends_what_is_under_way() -> None:
     async def main():
         engine = AsyncLLM(tiny_llm())
