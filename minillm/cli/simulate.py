@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from minillm.serving.simulator import Simulation
     from minillm.serving.step_times import StepTime
 
-BLOCK = 16  # tokens
 WORK = Work(requests=500, rate=10.0, prompt_tokens=512, output_tokens=128)
 LIMITS = Limits(max_num_seqs=256, max_num_batched_tokens=2048)
 
@@ -86,11 +85,11 @@ def simulate(
     """
     from minillm.measure import plan as planning
 
-    slo, sheet = goal.slo(), find_hardware(hardware)
-    made = planning.plan(find_shape(model), sheet, weight_bits=bits, kv_bits=kv_bits)
+    slo, shape, sheet = goal.slo(), find_shape(model), find_hardware(hardware)
+    made = planning.plan(shape, sheet, weight_bits=bits, kv_bits=kv_bits)
     blocks, items = blocks_of(made, limits), items_of(work, WORK)
     with exchanged(using):
-        found, counted = run(find_shape(model), sheet, made, blocks, items, cluster, limits, work.seed)
+        found, counted = run(shape, sheet, made, blocks, items, cluster, limits, work.seed)
     told = setting(made, blocks, cluster, limits)
     if as_json:
         print_json({**told, **as_plain(found, counted, slo)})
@@ -104,7 +103,7 @@ def blocks_of(made: Plan, limits: Limits) -> int:
 
     Raises ValueError when there is no room for one.
     """
-    from minillm.measure.plan import RESERVE
+    from minillm.measure.plan import BLOCK, RESERVE
 
     free = made.memory_bytes * (1 - RESERVE) - made.weight_bytes
     if free < BLOCK * made.kv_bytes_per_token:
@@ -123,6 +122,7 @@ def run(shape: ModelShape, sheet: Accelerator | Machine, made: Plan, blocks: int
         cluster: Cluster, limits: Limits, seed: int) -> tuple[Simulation, Counted]:
     """The simulation, and what its steps held."""
     from minillm.cache import build
+    from minillm.measure.plan import BLOCK
     from minillm.serving import simulator, step_times
     from minillm.serving.scheduler import Scheduler, SchedulerConfig
 

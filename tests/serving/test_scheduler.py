@@ -8,19 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minillm.cache.blocks import BlockPool
-from minillm.cache.prefix import HashIndex
-from minillm.cache.radix import RadixIndex
-from minillm.cache.tables import BlockTables
+from minillm.cache import build
 from minillm.serving.scheduler import Scheduler, SchedulerConfig, Sequence, split_budget
 from tests.serving.shadow import Shadow, alone
 
-INDEXES = {"hash": HashIndex, "radix": RadixIndex, "none": lambda pool: None}
-
 
 def make(num_blocks: int = 64, block_size: int = 4, index: str = "hash", host_blocks: int = 0, **config) -> Shadow:
-    pool = BlockPool(num_blocks, block_size)
-    tables = BlockTables(pool, INDEXES[index](pool))
+    tables = build.block_tables(num_blocks, block_size, index)
     how = "swap" if host_blocks else "recompute"
     return Shadow(Scheduler(tables, SchedulerConfig(preemption=how, **config), host_blocks))
 
@@ -52,7 +46,7 @@ REQUESTS = st.lists(st.fixed_dictionaries({
 }), min_size=1, max_size=9)
 SETTINGS = st.fixed_dictionaries({
     "block_size": st.sampled_from([1, 2, 3, 4, 8]),
-    "index": st.sampled_from(sorted(INDEXES)),
+    "index": st.sampled_from(build.PREFIX_INDEXES),
     "host_blocks": st.sampled_from([0, 0, 3, 40]),
     "max_num_seqs": st.integers(3, 6),
     "policy": st.sampled_from(["fcfs", "shortest-prompt", "priority"]),
