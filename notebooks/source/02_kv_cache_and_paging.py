@@ -286,6 +286,10 @@ print(f"{tokens} prompt tokens, 4 answers of 24: {used} blocks together, {alone}
 print("different answers:", len({answer.text for answer in output.outputs}))
 
 # %% [markdown]
+# Nine full blocks of the prompt are held once, and each answer has three of its own, which makes 21. One fewer is held:
+# two answers begin with the same token, which fills the prompt's last block with the same text, and the prefix index
+# gives both the same block.
+#
 # Beam search uses the same fork: at each step the best few continuations survive, and one that survives twice is forked.
 # `LLM.beam_search` does it with no copy of a full block, ever.
 #
