@@ -499,7 +499,7 @@ assert len(quality) == 5
 # Why is plain INT4 so bad? A few **channels** of K are far larger than the rest, in every token, and set the scale for all.
 # Give each channel of K its own scale and each token of V (`int4-kivi`, after Liu et al., 2024), and most of the loss is
 # gone. On three windows of 1,024 tokens (`python benchmarks/kv_cache.py`, recorded in
-# `benchmarks/results/kv_cache_amd-epyc.json`) perplexity is 9.71 in float32, 9.71 in INT8, 9.90 in FP8, 13.88 in plain INT4
+# `benchmarks/results/kv_cache_amd-epyc.json`) perplexity is 9.71 in float32, 9.71 in INT8, 9.86 in FP8, 13.80 in plain INT4
 # and 9.88 with the better groups. The cause is visible in the numbers themselves:
 
 # %%
