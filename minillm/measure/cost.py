@@ -142,7 +142,7 @@ def attention_cost(shape: ModelShape, query_lens: Sequence[int], context_lens: S
     new_tokens = sum(query_lens)
     return PartCost(
         flops=4.0 * pairs * shape.q_size,
-        kv_bytes=2.0 * kv_bytes * shape.kv_size * (keys_read + new_tokens),
+        kv_bytes=shape.kv_bytes_per_token(kv_bytes) / shape.layers * (keys_read + new_tokens),
         activation_bytes=2.0 * activation_bytes * shape.q_size * new_tokens)
 
 
@@ -174,7 +174,8 @@ def step_cost(
     def linear(n_in: int, n_out: int, count: int = tokens) -> PartCost:
         return linear_cost(count, n_in, n_out, weight_bytes, activation_bytes)
 
-    qkv = total([linear(shape.hidden, shape.q_size), linear(shape.hidden, shape.kv_size).times(2)])
+    qkv = total([linear(n_in, n_out).times(n) for n, n_in, n_out in shape.qkv_matrices])
+    output = total([linear(n_in, n_out).times(n) for n, n_in, n_out in shape.output_matrices])
     mlp = total([linear(shape.hidden, shape.intermediate).times(2), linear(shape.intermediate, shape.hidden)])
     attention = attention_cost(shape, query_lens, context_lens, kv_bytes, activation_bytes, causal)
     table_row = shape.hidden * tokens
@@ -182,7 +183,7 @@ def step_cost(
         "embedding": PartCost(weight_bytes=weight_bytes * table_row, activation_bytes=activation_bytes * table_row),
         "qkv": qkv.times(shape.layers),
         "attention": attention.times(shape.layers),
-        "output": linear(shape.q_size, shape.hidden).times(shape.layers),
+        "output": output.times(shape.layers),
         "mlp": mlp.times(shape.layers),
         # each norm reads and writes the residual stream; its arithmetic is no matrix product and is not counted
         "norms": PartCost(weight_bytes=weight_bytes * shape.small_params,

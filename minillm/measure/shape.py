@@ -37,6 +37,16 @@ class ModelShape:
         return self.kv_heads * self.head_dim
 
     @property
+    def qkv_matrices(self) -> list[tuple[int, int, int]]:
+        """The matrices of one layer that make q, k and v: (how many of them, inputs, outputs)."""
+        return [(1, self.hidden, self.q_size), (2, self.hidden, self.kv_size)]
+
+    @property
+    def output_matrices(self) -> list[tuple[int, int, int]]:
+        """The matrices of one layer between attention and the residual stream."""
+        return [(1, self.q_size, self.hidden)]
+
+    @property
     def linear_params(self) -> int:
         """Weights of the projections inside the layers: each is multiplied once per token. Head not included."""
         attention = self.hidden * (2 * self.q_size + 2 * self.kv_size)  # q and o, k and v
@@ -71,6 +81,70 @@ class ModelShape:
         return values * bytes_per_value
 
 
+@dataclass(frozen=True, kw_only=True)
+class MLAShape(ModelShape):
+    """A model with multi-head latent attention (MLA, DeepSeek-V2, 2024): K and V of a token are one short latent.
+
+    `head_dim` is the rotated part of a head's key, of which a token has one for all heads; `qk_nope_dim` the rest of
+    the key, `v_dim` the value, both made from `kv_rank` latent values; `q_rank` those that the query is made from, None
+    without. `absorbed`: heads attend to the latent itself, which is all that is kept; otherwise each head's K and V are
+    made from it and kept.
+
+    The MLP is counted as a dense one. For a mixture of experts `intermediate` is the width that one token goes through:
+    FLOPs per token are right then, while parameters and bytes of weights are those of the active experts alone.
+    """
+
+    kv_rank: int
+    qk_nope_dim: int
+    v_dim: int
+    q_rank: int | None = None
+    absorbed: bool = True
+
+    @property
+    def k_dim(self) -> int:
+        """Values that a query head multiplies with each key."""
+        return self.head_dim + (self.kv_rank if self.absorbed else self.qk_nope_dim)
+
+    @property
+    def q_size(self) -> float:
+        """Values of all query heads of one token, and of what attention returns: the mean of the two."""
+        return self.heads * (self.k_dim + (self.kv_rank if self.absorbed else self.v_dim)) / 2
+
+    @property
+    def kv_size(self) -> float:
+        """Half the values kept of one token in one layer. Absorbed, V is a part of K and takes no room."""
+        return self.k_dim / 2 if self.absorbed else self.heads * (self.k_dim + self.v_dim) / 2
+
+    @property
+    def qkv_matrices(self) -> list[tuple[int, int, int]]:
+        """As above. Absorbed, each head's query goes through that head's part of the K up-projection."""
+        q_out = self.heads * (self.qk_nope_dim + self.head_dim)
+        made = [(1, self.hidden, self.kv_rank + self.head_dim)]
+        made += ([(1, self.hidden, q_out)] if self.q_rank is None else
+                 [(1, self.hidden, self.q_rank), (1, self.q_rank, q_out)])
+        if self.absorbed:
+            return [*made, (self.heads, self.qk_nope_dim, self.kv_rank)]
+        return [*made, (1, self.kv_rank, self.heads * (self.qk_nope_dim + self.v_dim))]
+
+    @property
+    def output_matrices(self) -> list[tuple[int, int, int]]:
+        """As above. Absorbed, each head's latent answer goes through that head's part of the V up-projection."""
+        up = [(self.heads, self.kv_rank, self.v_dim)] if self.absorbed else []
+        return [*up, (1, self.heads * self.v_dim, self.hidden)]
+
+    @property
+    def linear_params(self) -> int:
+        """As above; the two forms have the same weights."""
+        attention = sum(count * n_in * n_out for count, n_in, n_out in [*self.qkv_matrices, *self.output_matrices])
+        return self.layers * (attention + 3 * self.hidden * self.intermediate)
+
+    @property
+    def small_params(self) -> int:
+        """As above: the latents have norms of their own."""
+        biases = (self.q_rank or 0) + self.kv_rank + self.head_dim + self.hidden if self.attention_bias else 0
+        return self.layers * (2 * self.hidden + self.kv_rank + (self.q_rank or 0) + biases) + self.hidden
+
+
 def _shapes(*shapes: ModelShape) -> dict[str, ModelShape]:
     return {shape.name: shape for shape in shapes}
 
@@ -87,4 +161,12 @@ KNOWN_SHAPES = _shapes(
     ModelShape("qwen3-8b", 36, 4096, 32, 8, 128, 12288, 151936, 40960, qk_norm=True),
     ModelShape("llama-2-13b", 40, 5120, 40, 40, 128, 13824, 32000, 4096),
     ModelShape("llama-3-70b", 80, 8192, 64, 8, 128, 28672, 128256, 8192),
+)
+
+_DEEPSEEK = {"kv_rank": 512, "qk_nope_dim": 128, "v_dim": 128}
+MLA_SHAPES = _shapes(
+    # as above, head dim being the rotated part; intermediate = (routed + shared experts of a token) x their width
+    MLAShape("deepseek-v2-lite", 27, 2048, 16, 16, 64, (6 + 2) * 1408, 102400, 163840, **_DEEPSEEK),
+    MLAShape("deepseek-v2", 60, 5120, 128, 128, 64, (6 + 2) * 1536, 102400, 163840, q_rank=1536, **_DEEPSEEK),
+    MLAShape("deepseek-v3", 61, 7168, 128, 128, 64, (8 + 1) * 2048, 129280, 163840, q_rank=1536, **_DEEPSEEK),
 )

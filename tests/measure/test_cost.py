@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from minillm.cache.contiguous import ContiguousKVCache
 from minillm.measure import cost
 from minillm.measure.hardware import DATASHEETS, ridge
-from minillm.measure.shape import KNOWN_SHAPES, ModelShape
+from minillm.measure.shape import KNOWN_SHAPES, MLA_SHAPES, ModelShape
 from minillm.model.batch import make_batch
 from minillm.model.config import ModelConfig
 from minillm.model.transformer import Transformer
@@ -59,9 +61,9 @@ def test_flops_of_smollm2_are_those_of_its_real_forward_pass() -> None:
 lengths = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 300)), min_size=1, max_size=5)
 
 
-@given(lengths, st.sampled_from(sorted(KNOWN_SHAPES)), st.sampled_from([0.5, 1.0, 2.0, 4.0]))
+@given(lengths, st.sampled_from(sorted(KNOWN_SHAPES | MLA_SHAPES)), st.sampled_from([0.5, 1.0, 2.0, 4.0]))
 def test_the_two_totals_are_the_itemized_ones_but_for_activations_and_small_weights(rows, name, width) -> None:
-    shape = KNOWN_SHAPES[name]
+    shape = (KNOWN_SHAPES | MLA_SHAPES)[name]
     new, context = [n for n, _ in rows], [n + b for n, b in rows]
     flops, moved = cost.step_totals(shape, new, context, width, width)
     items = cost.step_cost(shape, new, context, weight_bytes=width, kv_bytes=width)
@@ -95,6 +97,20 @@ def test_decode_attention_has_the_intensity_of_its_group_whatever_the_batch() ->
         for batch in (1, 64):
             part = cost.attention_cost(KNOWN_SHAPES[name], [1] * batch, [4096] * batch)
             assert part.intensity == pytest.approx(group, rel=0.01)
+
+
+def test_decode_attention_of_absorbed_mla_does_two_products_with_each_value_it_reads() -> None:
+    """DeepSeek-V2: 128 heads x (576 + 512) multiply-adds over 576 values of 2 bytes, near 242 FLOP a byte, and so near
+    the ridge of an H200 (206). Expanded, each head reads K and V of its own: 1 FLOP a byte."""
+    shape = MLA_SHAPES["deepseek-v2"]
+    for batch in (1, 64):
+        part = cost.attention_cost(shape, [1] * batch, [16384] * batch)
+        assert part.flops == batch * 16384 * 128 * 2 * (576 + 512)
+        assert part.kv_bytes == batch * 16385 * 1152
+        assert part.flops / part.kv_bytes == pytest.approx(242, rel=0.002)
+        expanded = cost.attention_cost(replace(shape, absorbed=False), [1] * batch, [16384] * batch)
+        assert expanded.intensity == pytest.approx(1, rel=0.01)
+        assert expanded.kv_bytes / part.kv_bytes == pytest.approx(71, rel=0.01)
 
 
 def test_ridges_of_datasheets_use_dense_peaks() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from minillm.measure.shape import KNOWN_SHAPES
+from minillm.measure.shape import KNOWN_SHAPES, MLA_SHAPES
 
 PUBLISHED = {  # parameters, as each model's own weights add up
     "smollm2-135m": 134_515_008,
@@ -28,3 +30,17 @@ def test_every_shape_adds_up_to_the_published_parameters() -> None:
                                        ("llama-2-13b", 800)])
 def test_kv_bytes_per_token_in_16_bits(name: str, kib: int) -> None:
     assert KNOWN_SHAPES[name].kv_bytes_per_token(2) == kib * 1024
+
+
+@pytest.mark.parametrize("name, billions", [("deepseek-v2", 21), ("deepseek-v3", 37)])
+def test_mla_shapes_add_up_to_the_published_active_parameters(name: str, billions: int) -> None:
+    """A token of DeepSeek-V2 goes through 21 of 236 billion parameters, one of V3 through 37 of 671 (both papers)."""
+    assert round(MLA_SHAPES[name].params / 1e9) == billions
+    assert replace(MLA_SHAPES[name], absorbed=False).params == MLA_SHAPES[name].params
+
+
+def test_a_latent_is_what_mla_keeps() -> None:
+    """512 values and the 64 rotated ones, in each layer; expanded, 128 heads keep 128 + 64 for K and 128 for V."""
+    shape = MLA_SHAPES["deepseek-v2"]
+    assert shape.kv_bytes_per_token(2) == 60 * (512 + 64) * 2 == 67.5 * 1024
+    assert replace(shape, absorbed=False).kv_bytes_per_token(2) == 60 * 128 * (192 + 128) * 2
