@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from minillm.attention import reference
+from minillm.attention import flash, reference
 
 Masks = dict[tuple, torch.Tensor]
 MASK_ELEMENTS = 2**24  # 64 MB in float32: the largest mask that is laid out for every head of a group
@@ -72,7 +72,7 @@ def _by_head(row: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, 
     return out[0].transpose(0, 1)  # [1, H, S_q, D_v] -> [S_q, H, D_v]
 
 
-BACKENDS = {"reference": _reference, "sdpa": _sdpa}
+BACKENDS = {"reference": _reference, "sdpa": _sdpa, "tiled": flash.ragged_attention}
 
 
 def check_backend(name: str) -> str:
@@ -82,16 +82,8 @@ def check_backend(name: str) -> str:
     return name
 
 
-def attend(
-    backend: str,
-    q: torch.Tensor,
-    keys: list[torch.Tensor],
-    values: list[torch.Tensor],
-    query_lens: list[int],
-    scale: float,
-    window: int | None = None,
-    masks: Masks | None = None,
-) -> torch.Tensor:
+def attend(backend: str, q: torch.Tensor, keys: list[torch.Tensor], values: list[torch.Tensor], query_lens: list[int],
+           scale: float, window: int | None = None, masks: Masks | None = None) -> torch.Tensor:
     """Ragged causal attention by the named backend; shapes as `reference.ragged_attention`.
 
     masks: an empty dict at the beginning of a step and the same one in each of its layers, for what they share.
