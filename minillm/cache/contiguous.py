@@ -49,7 +49,10 @@ class ContiguousKVCache:
         self.backend = backends.check_backend(backend)
         # empty, not zeros: the operating system hands pages out as they are first written
         self.k = [torch.empty(max_seqs, s.heads, max_len, s.k_dim, dtype=dtype, device=device) for s in specs]
-        self.v = [torch.empty(max_seqs, s.heads, max_len, s.v_dim, dtype=dtype, device=device) for s in specs]
+        own_v = [None if s.v_in_k else torch.empty(max_seqs, s.heads, max_len, s.v_dim, dtype=dtype, device=device)
+                 for s in specs]
+        self.stored = [*self.k, *(v for v in own_v if v is not None)]  # every tensor once
+        self.v = [k[..., : s.v_dim] if v is None else v for k, v, s in zip(self.k, own_v, specs)]
         self._free = list(range(max_seqs))[::-1]
         self._slots: dict[int, int] = {}
         self._lengths: dict[int, int] = {}
@@ -99,7 +102,7 @@ class ContiguousKVCache:
             raise CacheError(f"sequence {seq} told to keep positions {kept}: expected ascending ones below "
                              f"{self._lengths[seq]}")
         slot = self._slots[seq]
-        for cache in (*self.k, *self.v):
+        for cache in self.stored:
             # indexing with a list copies, so moving down over itself is safe
             cache[slot, :, : len(kept)] = cache[slot][:, kept]
         self._lengths[seq] = len(kept)

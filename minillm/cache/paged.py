@@ -50,17 +50,12 @@ class PagedKVCache:
     sequence does not continue where it ended or the pool has no room for the whole batch, with nothing changed.
     """
 
-    def __init__(
-        self,
-        specs: list[KVSpec],
-        tables: BlockTables,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-        backend: str = "sdpa",
-    ) -> None:
-        sizes = {(s.heads, s.k_dim, s.v_dim) for s in specs}
+    def __init__(self, specs: list[KVSpec], tables: BlockTables, dtype: torch.dtype = torch.float32,
+                 device: torch.device | str = "cpu", backend: str = "sdpa") -> None:
+        sizes = {(s.heads, s.k_dim, s.v_dim, s.v_in_k) for s in specs}
         if len(sizes) != 1:
-            raise ValueError(f"layers keep (heads, k_dim, v_dim) of {sorted(sizes)}: expected the same in every layer")
+            raise ValueError(f"layers keep (heads, k_dim, v_dim, v_in_k) of {sorted(sizes)}: expected the same in "
+                             "every layer")
         self.specs = specs
         self.tables = tables
         self.dtype = dtype
@@ -138,10 +133,12 @@ class PagedKVCache:
         self.tables.free(seq)
 
     def _allocate(self) -> list[torch.Tensor]:
-        """K and V of all layers. Empty, not zeros: the operating system hands pages out as they are first written."""
+        """K and V of all layers, or K alone where V is in it. Empty, not zeros: the operating system hands pages out as
+        they are first written."""
         spec, pool = self.specs[0], self.pool
         size = (len(self.specs), pool.num_blocks, pool.block_size, spec.heads)
-        return [torch.empty(*size, dim, dtype=self.dtype, device=self.device) for dim in (spec.k_dim, spec.v_dim)]
+        dims = (spec.k_dim,) if spec.v_in_k else (spec.k_dim, spec.v_dim)
+        return [torch.empty(*size, dim, dtype=self.dtype, device=self.device) for dim in dims]
 
     def _write(self, layer: int, step: PagedStep, k: torch.Tensor, v: torch.Tensor) -> None:
         """Put k, v [T, H_kv, D] of a layer into their slots."""
@@ -158,9 +155,8 @@ class PagedKVCache:
         """All K and all V [S_b, H_kv, D] of each row."""
         lengths = step.batch.context_lens
         if self.backend == "reference":
-            keys, values = ([gather_blocks(tensor[layer], table, length)
-                             for table, length in zip(step.tables, lengths)] for tensor in self.store)
-            return keys, values
+            return self._split([[gather_blocks(tensor[layer], table, length)
+                                 for table, length in zip(step.tables, lengths)] for tensor in self.store])
         # The same for all rows at once, into memory that every layer and step uses again: a fresh copy each time
         # would make the operating system find, clear and take back the pages (2.7 times as long as without a gather).
         blocks = torch.cat(step.tables)
@@ -171,4 +167,9 @@ class PagedKVCache:
             gathered = torch.index_select(tensor[layer], 0, blocks, out=scratch[: len(blocks)])
             pages = gathered.split([len(table) for table in step.tables])
             rows.append([page.flatten(0, 1)[:length] for page, length in zip(pages, lengths)])
-        return rows[0], rows[1]
+        return self._split(rows)
+
+    def _split(self, rows: list[list[torch.Tensor]]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """K and V of each row out of what is stored of it."""
+        spec = self.specs[0]
+        return rows[0], [k[..., : spec.v_dim] for k in rows[0]] if spec.v_in_k else rows[1]

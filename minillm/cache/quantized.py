@@ -113,6 +113,8 @@ class QuantizedKVCache(PagedKVCache):
                  device: torch.device | str = "cpu", backend: str = "sdpa", codec: str = "int8") -> None:
         if codec not in CODECS:
             raise ValueError(f"codec is {codec!r}: expected one of {', '.join(CODECS)}")
+        if any(spec.v_in_k for spec in specs):
+            raise ValueError(f"codec is {codec!r} where V is a part of K: expected none, kv_cache_dtype 'auto'")
         odd = [dim for spec in specs for dim in (spec.k_dim, spec.v_dim) if dim % 2]
         if codec.startswith("int4") and odd:
             raise ValueError(f"heads keep {odd[0]} values: expected an even number, two INT4 codes share a byte")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from minillm.measure import shape
 
@@ -20,7 +20,7 @@ class KVSpec:
     """What one layer keeps per token, and how it attends: the only thing a cache knows of the model.
 
     `heads` K/V heads of `k_dim` and `v_dim` values; `window` keys visible to each query, itself included (None: all);
-    `scale` multiplies q·k before the softmax.
+    `scale` multiplies q·k before the softmax. `v_in_k`: V is the first v_dim values of K, and takes no room.
     """
 
     heads: int
@@ -28,6 +28,7 @@ class KVSpec:
     v_dim: int
     window: int | None
     scale: float
+    v_in_k: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class RopeScaling:
 @dataclass(frozen=True)
 class ModelConfig:
     """Every number `Transformer` needs. `config_files` reads it from a file."""
+
+    architectures: ClassVar[tuple[str, ...]] = ARCHITECTURES
 
     architecture: str
     vocab_size: int
@@ -74,8 +77,9 @@ class ModelConfig:
     name: str = ""
 
     def __post_init__(self) -> None:
-        if self.architecture not in ARCHITECTURES:
-            raise ConfigError(f"unknown architecture {self.architecture!r}: expected one of {', '.join(ARCHITECTURES)}")
+        if self.architecture not in self.architectures:
+            expected = ", ".join(self.architectures)
+            raise ConfigError(f"unknown architecture {self.architecture!r}: expected one of {expected}")
         for field in ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads",
                       "head_dim", "context_length"):
             value = getattr(self, field)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from minillm.model import mla
 from minillm.model.config import ARCHITECTURES, ConfigError, ModelConfig, RopeScaling, is_count
 
 HUB_CLASSES = {
@@ -16,6 +17,8 @@ HUB_CLASSES = {
     "MistralForCausalLM": "mistral",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "DeepseekV2ForCausalLM": "deepseek_v2",
+    "DeepseekV3ForCausalLM": "deepseek_v3",
 }
 ROPE_KINDS = ("default", "linear", "llama3")
 
@@ -39,7 +42,7 @@ def from_hf(data: dict[str, Any], name: str = "") -> ModelConfig:
         raise ConfigError(f"{where} holds a {type(data).__name__}: expected an object")
     classes = data.get("architectures") or []
     architecture = next((HUB_CLASSES[c] for c in classes if c in HUB_CLASSES), None)
-    if architecture is None and not classes and data.get("model_type") in ARCHITECTURES:
+    if architecture is None and not classes and data.get("model_type") in HUB_CLASSES.values():
         architecture = data["model_type"]
     if architecture is None:
         found = ", ".join(map(str, classes)) or data.get("model_type")
@@ -61,7 +64,7 @@ def from_hf(data: dict[str, Any], name: str = "") -> ModelConfig:
     theta = data.get("rope_theta") or rope.get("rope_theta") or 10000.0
     if data.get("partial_rotary_factor", rope.get("partial_rotary_factor", 1.0)) != 1.0:
         raise ConfigError(f"{where} partial_rotary_factor is not 1: expected RoPE over the whole head")
-    return ModelConfig(
+    numbers = dict(
         architecture=architecture,
         vocab_size=_need(data, "vocab_size", where),
         hidden_size=hidden,
@@ -85,6 +88,7 @@ def from_hf(data: dict[str, Any], name: str = "") -> ModelConfig:
         bos_id=data.get("bos_token_id"),
         name=name or data.get("_name_or_path") or architecture,
     )
+    return mla.config_from_hf(data, numbers) if architecture in mla.MLAConfig.architectures else ModelConfig(**numbers)
 
 
 def _windows(data: dict[str, Any], architecture: str, layers: int) -> tuple[int | None, ...] | None:

@@ -138,11 +138,11 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """One decoder layer: x + attention(norm(x)), then x + mlp(norm(x))."""
 
-    def __init__(self, config: ModelConfig, layer: int, make_linear: MakeLinear, device: torch.device | str | None,
-                 dtype: torch.dtype | None) -> None:
+    def __init__(self, config: ModelConfig, layer: int, attention: Callable[..., nn.Module], make_linear: MakeLinear,
+                 device: torch.device | str | None, dtype: torch.dtype | None) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, device, dtype)
-        self.self_attn = Attention(config, layer, make_linear, device, dtype)
+        self.self_attn = attention(config, layer, make_linear, device, dtype)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, device, dtype)
         self.mlp = MLP(config, layer, make_linear, device, dtype)
 

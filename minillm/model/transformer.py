@@ -1,4 +1,4 @@
-"""One Transformer for Llama, Mistral, Qwen2 and Qwen3, in three pieces: embed, run, head.
+"""One Transformer for Llama, Mistral, Qwen and DeepSeek-style models, in three pieces: embed, run, head.
 
 The model does not know how K and V are kept: each layer hands them to `step.cache.attend`. Pipeline stages, layer
 skipping and feature-level drafts use the pieces; everybody else calls the model on a batch and a cache.
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding, linear
 
-from minillm.model import layers
+from minillm.model import layers, mla
 from minillm.model.batch import Batch
 from minillm.model.config import KVSpec, ModelConfig
 
@@ -40,7 +40,8 @@ class Transformer(nn.Module):
         make_linear = make_linear or layers.plain_linear
         self.config = config
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, device, dtype)
-        self.layers = nn.ModuleList(layers.Block(config, layer, make_linear, device, dtype)
+        attention = mla.MLAttention if isinstance(config, mla.MLAConfig) else layers.Attention
+        self.layers = nn.ModuleList(layers.Block(config, layer, attention, make_linear, device, dtype)
                                     for layer in range(config.num_layers))
         self.norm = layers.RMSNorm(config.hidden_size, config.rms_norm_eps, device, dtype)
         self.lm_head = (None if config.tie_embeddings else
