@@ -69,6 +69,19 @@ def test_rows_that_see_no_key_are_0_and_not_the_mean_of_v(queries, keys, block_q
         close(out[blind:], reference.causal_attention(q[blind:], k, v, 0.3, window))
 
 
+@given(lengths, blocks, blocks, st.sampled_from([None, 1, 3]), st.data())
+def test_a_hidden_key_changes_nothing_wherever_tiles_end(lens, block_q, block_k, window, data) -> None:
+    """Bit for bit: neither a later key nor one behind the window leaks in over the edge of a tile."""
+    q, k, v = qkv(*lens)
+    before, _ = flash.tiled_attention(q, k, v, 0.3, block_q, block_k, window=window)
+    key = data.draw(st.integers(0, lens[1] - 1))
+    k[key], v[key] = k[key] + 50, v[key] - 1e6
+    after, _ = flash.tiled_attention(q, k, v, 0.3, block_q, block_k, window=window)
+    sees = reference.causal_mask(*lens, window, "cpu")[:, key]
+    assert torch.equal(after[~sees], before[~sees])
+    assert (after[sees] != before[sees]).flatten(1).any(dim=1).all()
+
+
 @given(lengths, blocks, blocks, st.sampled_from([None, 1, 3, 8]))
 def test_exactly_the_tiles_without_a_visible_key_are_skipped(lens, block_q, block_k, window) -> None:
     q, k, v = qkv(*lens)
