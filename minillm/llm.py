@@ -21,10 +21,11 @@ from minillm.decoding import beam, generate, sampling
 from minillm.decoding.sampling import SamplingParams
 from minillm.measure import hardware
 from minillm.model import packing, zoo
+from minillm.serving import scheduler
 from minillm.serving.engine import Engine
 from minillm.serving.executor import ModelExecutor
 from minillm.serving.request import Answer, Request, RequestOutput
-from minillm.serving.scheduler import Scheduler, SchedulerConfig
+from minillm.serving.scheduler import SchedulerConfig
 
 Message = dict[str, Any]
 CPU_SHARE, GPU_SHARE = 0.25, 0.8  # of the memory, at most, for K and V: the machine has other things to do
@@ -195,7 +196,7 @@ class LLM:
             raise ValueError(f"swap_space_bytes is {swap_space}: expected 0, or at least {per_block}, one block")
         host_blocks = swap_space // per_block
         return Engine(ModelExecutor(self.model, self.cache, host_blocks),
-                      Scheduler(self.cache.tables, limits, host_blocks))
+                      scheduler.Scheduler(self.cache.tables, limits, host_blocks))
 
     def _deltas(self, request: Request) -> Iterator[StreamDelta]:
         for _, text in self._run([request]):

@@ -123,16 +123,15 @@ def run(shape: ModelShape, sheet: Accelerator | Machine, made: Plan, blocks: int
     """The simulation, and what its steps held."""
     from minillm.cache import build
     from minillm.measure.plan import BLOCK
-    from minillm.serving import simulator, step_times
-    from minillm.serving.scheduler import Scheduler, SchedulerConfig
+    from minillm.serving import scheduler, simulator, step_times
 
     build.check(BLOCK, "auto", limits.prefix_index)
-    config = SchedulerConfig(limits.max_num_seqs, limits.max_num_batched_tokens, policy=limits.policy)
+    config = scheduler.SchedulerConfig(limits.max_num_seqs, limits.max_num_batched_tokens, policy=limits.policy)
     times = step_times.roofline_times(shape, sheet, made.compute_dtype, made.weight_bits / 8, made.kv_bits / 8,
                                       efficiency=cluster.efficiency, overhead=cluster.overhead)
     counted = Counted(times)
     found = simulator.simulate(
-        items, lambda: Scheduler(build.block_tables(blocks, BLOCK, limits.prefix_index), config), counted,
+        items, lambda: scheduler.Scheduler(build.block_tables(blocks, BLOCK, limits.prefix_index), config), counted,
         replicas=cluster.replicas, route=cluster.route, margin=cluster.margin, context=shape.context,
         vocab=shape.vocab, seed=seed)
     return found, counted

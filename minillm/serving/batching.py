@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as SequenceOf
 
 from minillm.cache.base import KVCache
 from minillm.decoding import generate, sampling
@@ -19,16 +20,18 @@ from minillm.serving.engine import StepRecord
 from minillm.serving.request import Request
 
 
-def slot_efficiency(lengths: Sequence[int]) -> float:
+def slot_efficiency(lengths: SequenceOf[int]) -> float:
     """The share of a static batch's row-steps that make a token somebody wants.
 
     lengths [n]: output tokens of each answer, at least 1, in any order. The batch takes as many steps as its longest
     answer, and in each of them every one of its n rows is computed: a row-step is one row in one step.
     """
-    return sum(lengths) / (len(lengths) * max(lengths))
+    wanted = sum(lengths)
+    row_steps = len(lengths) * max(lengths)
+    return wanted / row_steps
 
 
-def next_batch(arrivals: Sequence[float], free_at: float, max_size: int, timeout: float) -> tuple[float, int]:
+def next_batch(arrivals: SequenceOf[float], free_at: float, max_size: int, timeout: float) -> tuple[float, int]:
     """When the next batch starts, and with how many requests: dynamic batching (as model servers do it).
 
     arrivals: when each request that is not served yet comes, ascending, seconds, at least one; those to come are among
@@ -42,8 +45,8 @@ def next_batch(arrivals: Sequence[float], free_at: float, max_size: int, timeout
     return start, min(there, max_size)
 
 
-def serve(model: Transformer, cache: KVCache, requests: Sequence[Request], max_size: int, timeout: float | None = None,
-          on_step: Callable[[StepRecord], None] | None = None) -> None:
+def serve(model: Transformer, cache: KVCache, requests: SequenceOf[Request], max_size: int,
+          timeout: float | None = None, on_step: Callable[[StepRecord], None] | None = None) -> None:
     """Serve requests in batches, on the clock of their arrivals (time.perf_counter()), some of which may be to come.
 
     timeout in seconds: dynamic batching, see `next_batch`. None: static batching, which waits for a full batch; the
@@ -75,7 +78,7 @@ def serve(model: Transformer, cache: KVCache, requests: Sequence[Request], max_s
 
 
 def _run(model: Transformer, cache: KVCache, batch: dict[int, Request],
-         waiting: Sequence[Request]) -> Iterator[StepRecord]:
+         waiting: SequenceOf[Request]) -> Iterator[StepRecord]:
     """One batch, to the end of its longest answer; a record a step."""
     answers = {seq: request.answers[0] for seq, request in batch.items()}
     steps = generate.batch_tokens(
