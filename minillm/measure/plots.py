@@ -146,3 +146,41 @@ def block_tables(axes: Axes, tables: dict[str, Sequence[int]], shared: Sequence[
                     [f"page {page}" for page in range(max(map(len, tables.values())))])
     axes.invert_yaxis()
     axes.grid(visible=False)
+
+
+def slot_timeline(axes: Axes, steps: Sequence[tuple[float, float, dict[int, int]]],
+                  last_token: dict[int, float]) -> None:
+    """A bar for each slot, from the steps of an engine: who held it, and whether what it computed was wanted.
+
+    steps: (start, end, {sequence: tokens of it}) in seconds; last_token: sequence -> when its last token came. A row
+    with several tokens is prefill; a row that ends after that moment computed something that was thrown away. A
+    sequence takes the lowest slot that is free and keeps it as long as it is in every step.
+    """
+    kinds = {"prefill": LOOKS[1], "decode": LOOKS[2], "thrown away": LOOKS[3]}
+    spans = _slot_spans(steps, last_token)
+    for (slot, _, kind), (start, end) in spans.items():
+        look = kinds[kind]
+        axes.barh(slot, end - start, left=start - steps[0][0], height=0.8, color=look.color, hatch=look.hatch,
+                  edgecolor="white", linewidth=0.8)
+    axes.set_yticks(range(max(slot for slot, _, _ in spans) + 1))
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    used = [kind for kind in kinds if any(kind == shown for _, _, shown in spans)]
+    axes.legend([plt.Rectangle((0, 0), 1, 1, facecolor=kinds[kind].color, hatch=kinds[kind].hatch, edgecolor="white")
+                 for kind in used], used, loc="upper center", ncols=3, bbox_to_anchor=(0.5, -0.22))
+
+
+def _slot_spans(steps: Sequence[tuple[float, float, dict[int, int]]],
+                last_token: dict[int, float]) -> dict[tuple[int, int, str], tuple[float, float]]:
+    """(slot, sequence, kind of work) -> (start, end): in each slot a sequence does one kind of work after the other."""
+    slots: dict[int, int] = {}
+    spans: dict[tuple[int, int, str], tuple[float, float]] = {}
+    for start, end, rows in steps:
+        slots = {seq: slot for seq, slot in slots.items() if seq in rows}
+        for seq, tokens in rows.items():
+            if seq not in slots:
+                slots[seq] = next(slot for slot in range(len(rows)) if slot not in slots.values())
+            kind = "thrown away" if start >= last_token[seq] else "prefill" if tokens > 1 else "decode"
+            first, _ = spans.get((slots[seq], seq, kind), (start, end))
+            spans[slots[seq], seq, kind] = first, end
+    return spans

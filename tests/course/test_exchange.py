@@ -45,7 +45,34 @@ def fewer_bits(model, report: exchange.Report) -> None:
         llm.generate("Name a colour.", SamplingParams(temperature=0, max_tokens=2))
 
 
-NOTEBOOKS = {"02_kv_cache_and_paging": (texts_in_a_tree, fewer_bits)}  # what no command runs
+def a_batch_that_waits(model, report: exchange.Report) -> None:
+    """What lesson 3 does with fixed batches: two requests, of which the batcher decides when they start."""
+    from minillm.cache.contiguous import ContiguousKVCache
+    from minillm.decoding.sampling import SamplingParams
+    from minillm.llm import LLM
+    from minillm.serving import batching
+
+    llm = LLM(model, attention=report.attention)
+    requests = [llm.request("Name a colour.", SamplingParams(temperature=0, max_tokens=n)) for n in (1, 2)]
+    cache = ContiguousKVCache(llm.model.kv_specs(), 2, 32, llm.model.dtype)
+    batching.serve(llm.model, cache, requests, 2, timeout=0.0)
+    batching.slot_efficiency([len(request.answers[0].token_ids) for request in requests])
+
+
+def memory_runs_out(model, report: exchange.Report) -> None:
+    """What lesson 3 does with continuous batching: two that outgrow the pool together, so that one is preempted."""
+    from minillm.decoding.sampling import SamplingParams
+    from minillm.llm import LLM
+
+    alone = LLM(model, attention=report.attention, block_size=4, max_num_seqs=1, max_model_len=20)  # five blocks
+    llm = LLM(model, attention=report.attention, block_size=4, kv_cache_memory_bytes=alone.cache.bytes)
+    llm.generate(["One two", "Red blue"], SamplingParams(temperature=0, max_tokens=12, ignore_eos=True))
+
+
+NOTEBOOKS = {  # what no command runs
+    "02_kv_cache_and_paging": (texts_in_a_tree, fewer_bits),
+    "03_batching": (a_batch_that_waits, memory_runs_out),
+}
 # appended to a file of solutions: every call of a function of it leaves the function's name in $CALLS
 SPY = '''
 
