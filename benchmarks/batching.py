@@ -1,9 +1,10 @@
 """64 requests with log-normal output lengths on SmolLM2-135M, float32, greedy, 16 rows at most: static batches, dynamic
-batches, continuous batching, and transformers' padded batches, in alternation.
+batches, continuous batching, transformers' padded batches and transformers' continuous batching, in alternation.
 
 Static and dynamic are `minillm.serving.batching`, on the same model as the engine. transformers runs batches of 16
-through `generate`, each to its longest answer. A round runs each once, in turn; the
-figures are medians over rounds, and a ratio is the median of the rounds' ratios. Steps are counted, not timed.
+through `generate`, each to its longest answer, and all through `init_continuous_batching`, 16 at a time and 512 tokens
+a step; the steps of the latter are not counted. A round runs each once, in turn; the figures are medians over rounds,
+and a ratio is the median of the rounds' ratios. Steps are counted, not timed.
 
     python benchmarks/batching.py --rounds 5
 """
@@ -74,6 +75,26 @@ def hub_padded(hub, prompts: list[list[int]], lengths: list[int]) -> Run:
     return time.perf_counter() - start, steps, tokens
 
 
+def hub_continuous(hub, prompts: list[list[int]], lengths: list[int]) -> Run:
+    """transformers' own continuous batching, with as many rows and tokens a step as ours."""
+    limits = transformers.ContinuousBatchingConfig(num_blocks=2 * len(prompts), max_batch_tokens=512,
+                                                   max_requests_per_batch=SLOTS, allow_block_sharing=False)
+    start = time.perf_counter()
+    manager = hub.init_continuous_batching(continuous_batching_config=limits)
+    manager.start()
+    names = [manager.add_request(prompt, max_new_tokens=length) for prompt, length in zip(prompts, lengths)]
+    found: dict[str, list[int]] = {}
+    while len(found) < len(names):
+        result = manager.get_result(timeout=120)
+        if result is None or result.error:
+            raise RuntimeError(f"transformers' continuous batching: {result and result.error}")
+        if result.is_finished():
+            found[result.request_id] = result.generated_tokens
+    took = time.perf_counter() - start
+    manager.stop(block=True)
+    return took, 0, [list(found[name]) for name in names]
+
+
 def line_cost(waiting: int) -> float:
     """Median seconds of a scheduler step with 8 running and so many waiting requests."""
     from minillm.cache import blocks, tables
@@ -103,7 +124,7 @@ def main() -> None:
               enable_prefix_caching=False)
     hub = transformers.AutoModelForCausalLM.from_pretrained(
         llm.loaded.path.parent, gguf_file=llm.loaded.path.name, dtype=torch.float32).eval()
-    hub.generation_config.eos_token_id = None
+    hub.generation_config.eos_token_id, hub.generation_config.do_sample = None, False
     lengths = workload.lognormal_lengths(arguments.requests, 48, 1.0, 256, seed=1)
     text = llm.tokenizer.encode("The history of computing is longer than the history of computers. " * 200)
     prompts = [text[place : place + PROMPT] for place in range(arguments.requests)]
@@ -113,6 +134,7 @@ def main() -> None:
         "dynamic, arrivals spread": lambda: in_batches(llm, prompts, lengths, 0.5, arguments.gap),
         "continuous, arrivals spread": lambda: continuous(llm, prompts, lengths, arguments.gap),
         "transformers, padded": lambda: hub_padded(hub, prompts, lengths),
+        "transformers, continuous": lambda: hub_continuous(hub, prompts, lengths),
     }
     found: dict[str, list[Run]] = {name: [] for name in runs}
     for number in range(arguments.rounds):
@@ -139,8 +161,9 @@ def report(llm: LLM, lengths: list[int], found: dict[str, list[Run]], arguments:
         steps = found[slower][-1][1] / found[faster][-1][1]
         results[f"{slower} / {faster}"] = {"steps": steps, "seconds": ratio(slower, faster)}
         print(f"{slower} / {faster}: {steps:.2f} times the steps, {ratio(slower, faster):.2f} times the time")
-    results["transformers / continuous"] = {"seconds": ratio("transformers, padded", "continuous")}
-    print(f"transformers / continuous: {ratio('transformers, padded', 'continuous'):.2f} times the time")
+    for peer in ("transformers, padded", "transformers, continuous"):
+        results[f"{peer} / continuous"] = {"seconds": ratio(peer, "continuous")}
+        print(f"{peer} / continuous: {ratio(peer, 'continuous'):.2f} times the time")
     costs = {waiting: line_cost(waiting) for waiting in (10, 10_000)}
     results["scheduler_step_s"] = {str(waiting): seconds for waiting, seconds in costs.items()}
     print(f"a scheduler step with 10 and with 10,000 waiting: {costs[10] * 1e6:.0f} and {costs[10_000] * 1e6:.0f} µs")
