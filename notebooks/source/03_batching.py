@@ -97,8 +97,9 @@ static_steps = sum(max(batch) for batch in batches)
 print("steps in all:", static_steps)
 
 # %% [markdown]
-# A **slot** is a place in the batch. Once its answer has ended, it is computed until the end of the batch, and the result
-# is thrown away. The share of useful work is Σ lengths / (n · longest). *Exercise 3.1* is this line. It falls
+# A **slot** here is a place in the batch (in lesson 2: a place in a block). Once its answer has ended, it is computed until the end of the batch, and the result
+# is thrown away. A row-step is one row in one step; the
+# useful share of them is Σ lengths / (n · longest). *Exercise 3.1* is this line. It falls
 # with the spread of the lengths, and with the size of the batch: among more answers the longest is longer.
 
 # %%
@@ -133,7 +134,7 @@ while arrivals:
 
 # %% [markdown]
 # *Exercise 3.2* is `next_batch`. What is a good timeout? Take steps of 35 ms and 4 ms more for each row, answers as above
-# and Poisson arrivals, and count (no model runs; *simulated*):
+# and Poisson arrivals (gaps at random, as from people who know nothing of each other), and count (no model runs; *simulated*):
 
 # %%
 def dynamic(rate: float, timeout: float, count: int = 1500) -> tuple[float, float]:
@@ -151,7 +152,7 @@ def dynamic(rate: float, timeout: float, count: int = 1500) -> tuple[float, floa
 
 
 timeouts = [0, 0.5, 1, 2, 4, 8, 16]
-swept = {rate: [dynamic(rate, timeout) for timeout in timeouts] for rate in (0.1, 0.4, 0.8)}
+swept = {rate: [dynamic(rate, timeout) for timeout in timeouts] for rate in (0.1, 0.4, 1.2)}
 for rate, row in swept.items():
     print(f"{rate} a second: mean latency at each timeout " + ", ".join(f"{latency:5.1f}" for latency, _ in row) + " s")
 
@@ -167,8 +168,9 @@ legend = axes.legend()
 
 # %% [markdown]
 # Each line runs over the same timeouts, 0 to 16 seconds. At a light load waiting fills the batches: more tokens for each
-# second of work, paid by everybody's patience. At 0.8 a second more come than can be served, and the timeout hardly matters:
-# while the machine computes, the next batch gathers by itself. What hurts there is waiting for the longest.
+# second of work, paid by everybody's patience. At 1.2 a second more come than can be served, and the timeout
+# hardly matters for the tokens: while the machine computes, the next batch gathers by itself. The seconds there are those
+# of a line that grows with every request, and say nothing else.
 #
 # ## Continuous batching: decide anew at every step
 #
@@ -198,7 +200,7 @@ while scheduler.has_unfinished:
 items = [workload.WorkItem(0.0, 32, length) for length in lengths]
 counted = simulator.simulate(items, lambda: Scheduler(BlockTables(BlockPool(2048)), SchedulerConfig(16, 512)),
                              lambda query_lens, context_lens: 1.0)
-print(f"static {static_steps} steps, continuous {counted.steps[0]}: {static_steps / counted.steps[0]:.2f} times fewer")
+print(f"static {static_steps} steps, continuous {counted.steps[0]}: static / continuous = {static_steps / counted.steps[0]:.2f}")
 print("no schedule of 16 slots can need fewer than", -(-sum(lengths) // 16))
 print("at most half of static's steps:", counted.steps[0] <= static_steps / 2)
 
@@ -242,15 +244,17 @@ for axes, (name, records) in zip(both, timelines.items()):
 assert len(timelines["continuous"]) < len(timelines["static"])
 
 # %% [markdown]
-# Each bar is an answer. In the static batch short answers are followed by work that is thrown away; in the continuous one
-# by the next request. The tail is the same: when nobody waits any more, slots run empty.
+# Each stretch of prefill and decode is an answer. In the static batch short answers are followed by work that is thrown
+# away; in the continuous one by the next request. It has a tail too: when nobody waits any more, slots stay empty. That is
+# why 64 requests took 339 steps and not 259: long answers that were let in late end alone.
 #
-# On the 64 requests above with 16 slots, continuous batching took 34.9 s and static batching 75.3 s, 2.20 times as long;
-# dynamic batching with arrivals a tenth of a second apart took 2.41 times as long as continuous, and `generate` of
-# transformers with padded batches 2.39 times (AMD EPYC, 2 cores, medians of three rounds in alternation; recorded in
+# On the 64 requests above with 16 slots, continuous batching took 34.9 s and static batching 75.3 s, 2.20 times as long.
+# With arrivals a tenth of a second apart dynamic batching took 2.41 times as long as continuous with the same arrivals.
+# `generate` of transformers with padded batches took 2.39 times as long as continuous (AMD EPYC, 2 cores; medians of three
+# rounds in alternation, a ratio being the median of the ratios of each round; recorded in
 # `benchmarks/results/batching_amd-epyc.json`). All gave the same tokens.
 #
-# *Exercise 3.4* is the step itself, `Scheduler.schedule`. Do 3.3 first: it calls it.
+# *Exercise 3.4* is the step itself, `Scheduler.schedule`. It calls 3.3; ours stands in until yours is written.
 #
 # ## A long prompt arrives: chunked prefill
 #
@@ -356,6 +360,8 @@ axes.set_ylim(0, 21)
 legend = axes.legend(loc="upper center", ncols=3, fontsize=9.5)
 
 # %% [markdown]
+# Computing again repeats 48 tokens here, swapping none; each mark is a step that preempts two.
+#
 # Why the last in line, and not the one who holds most? Because then the first never goes, so it ends; then the next is
 # first. Every request that fits alone ends (*exercise 3.5*). By size, two that outgrow memory can send each other back for
 # ever: that is **livelock**, and real engines had it (vLLM issue 45388). A **watermark** keeps a few blocks free when
@@ -364,7 +370,7 @@ legend = axes.legend(loc="upper center", ncols=3, fontsize=9.5)
 # ## Latency against throughput
 #
 # How many requests a second can this machine take? Below a certain rate, TTFT hardly notices. Above it the line
-# grows as long as requests come. In between is the **knee**. To draw such curves without hours of waiting, there is
+# grows as long as requests come, so TTFT depends on how many come: 16 requests wait less than 200. In between is the **knee**. To draw such curves without hours of waiting, there is
 # a simulator: the *same scheduler*, on a clock that a step-time function advances. Let it learn the times of steps from
 # one workload, then predict others:
 
@@ -405,12 +411,14 @@ assert len(curve) == len(rates)
 
 # %% tags=["nbval-ignore-output"]
 knee = max(rate for rate, one in zip(rates, curve) if one.ttft.p95 < 1)
-fig, axes = plots.figure(f"Beyond about {knee:g} requests a second TTFT grows without bound (simulated)",
+fig, axes = plots.figure(f"For 200 requests, 95 % of TTFT stay under 1 s up to {knee:g} a second (simulated)",
                          "output tokens per second", "95th percentile of TTFT (s)", log="y")
 axes.plot([one.output_tokens_per_second for one in curve], [one.ttft.p95 for one in curve], **plots.PREDICTED,
           label="simulated, 200 requests")
-axes.plot([one.output_tokens_per_second for one in points.values()], [one.ttft.p95 for one in points.values()],
-          color=plots.LOOKS[1].color, linestyle="", marker="s", label="measured, only 16 requests")
+for kind, fill, runs_of in (("simulated", "none", same), ("measured", plots.LOOKS[1].color, points)):
+    axes.plot([one.output_tokens_per_second for one in runs_of.values()], [one.ttft.p95 for one in runs_of.values()],
+              color=plots.LOOKS[1].color, linestyle="", marker="s", fillstyle="full", markerfacecolor=fill,
+              label=f"{kind}, 16 requests at 2/s and 6/s")
 axes.legend()
 for place, (rate, one) in enumerate(zip(rates, curve)):
     if place % 3 == 0:
@@ -425,14 +433,14 @@ assert len(points) == 2
 # | workload | tokens/s | TTFT p50 | TTFT p95 | TTFT p99 |
 # |---|---|---|---|---|
 # | Poisson, 1 a second | +0.4 % | -2.1 % | +1.0 % | +1.0 % |
-# | Poisson, 2 a second: at the knee | -2.0 % | +5.0 % | +7.2 % | +10.5 % |
+# | Poisson, 2 a second: at its knee | -2.0 % | +5.0 % | +7.2 % | +10.5 % |
 # | Poisson, 8 a second: far above it | -0.3 % | +0.2 % | +0.3 % | +0.2 % |
 # | bursts, 1.5 a second | +2.2 % | -8.9 % | -5.3 % | -5.4 % |
 # | conversations of 3 turns, shared prefixes | -0.4 % | -1.8 % | +0.1 % | +4.0 % |
 #
-# The largest error of a single run was 13.8 %, at the knee. There a machine that gets 2 % slower makes the line of those
-# who wait much longer. For the same reason the step times were fitted anew around each run: an earlier test that was
-# fitted once, at its beginning, was off by up to 42 % there, on a machine whose pace had changed by 7 %.
+# The largest error of a single run was 13.8 %, at the knee (these answers are longer than ours above, so it comes earlier).
+# There a machine that gets 2 % slower makes the line of those who wait much longer, which is why the step times were
+# fitted anew before and after each run.
 #
 # ## Where it loses
 #
@@ -445,7 +453,7 @@ alike = simulator.simulate(equal, lambda: Scheduler(BlockTables(BlockPool(2048))
 print(f"64 answers of 48 tokens: static {4 * 48} steps, continuous {alike.steps[0]}")
 
 # %% [markdown]
-# And someone alone on the machine pays for the machinery. How much of a step is not the model?
+# And every step pays for the machinery. How much of it is not the model?
 
 # %% tags=["nbval-ignore-output"]
 full = [step for step in steps if step.tokens == len(step.rows) >= 8]  # decode steps only
@@ -471,15 +479,16 @@ from minillm.measure.shape import KNOWN_SHAPES
 
 gpu = step_times.roofline_times(KNOWN_SHAPES["llama-3-8b"], DATASHEETS["h200"], "bfloat16", efficiency=0.6, overhead=1e-3)
 large = {"prompt": Lengths(512, 1.0, 8192), "output": Lengths(128, 1.0, 1024)}
-loads = [1, 5, 10, 20, 30, 35, 40, 45, 50]
-served = [predicted(rate, 400, gpu, SchedulerConfig(256, 2048), 40_000, **large) for rate in loads]
+loads = [5, 20, 30, 35, 45]
+served = [predicted(rate, 2000, gpu, SchedulerConfig(256, 2048), 40_000, **large) for rate in loads]
+mean = sum(item.output_tokens for item in workload.make_workload(2000, seed=1, **large)) / 2000
 for rate, one in zip(loads, served):
-    print(f"{rate:3} requests/s: {one.output_tokens_per_second:6.0f} tokens/s, TTFT p95 {one.ttft.p95 * 1e3:6.0f} ms, "
-          f"TPOT p50 {one.tpot.p50 * 1e3:4.1f} ms (simulated)")
+    print(f"{rate:2} requests/s: {rate * mean:5.0f} tokens/s asked for, {one.output_tokens_per_second:5.0f} made, TTFT p95 "
+          f"{one.ttft.p95 * 1e3:6.0f} ms, TPOT p50 {one.tpot.p50 * 1e3:4.1f} ms (simulated)")
 
 # %%
 most = max(rate for rate, one in zip(loads, served) if one.ttft.p95 < 1)
-fig, axes = plots.figure(f"Llama-3-8B on one H200 takes about {most} requests a second (simulated)",
+fig, axes = plots.figure(f"Llama-3-8B on an H200: 95 % of TTFT stay under 1 s up to {most} requests a second (simulated)",
                          "output tokens per second", "seconds", log="y")
 axes.plot([one.output_tokens_per_second for one in served], [one.ttft.p95 for one in served], **plots.MEASURED,
           label="TTFT, 95th percentile")
@@ -488,6 +497,9 @@ axes.plot([one.output_tokens_per_second for one in served], [one.tpot.p50 for on
 legend = axes.legend()
 
 # %% [markdown]
+# Tokens asked for and made differ even at a light load, since the last answers end after the last request has come. At 45 a
+# second they part for good: the line grows with every request, and the TTFT shown is that of 2,000 requests, not a limit.
+#
 # `minillm simulate` does this for any known model and card, with several replicas behind a router;
 # `minillm bench --watch` draws blocks and slots of the real engine as it runs.
 #
