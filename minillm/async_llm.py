@@ -7,7 +7,6 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from minillm.cache.errors import PoolExhausted
 from minillm.decoding.sampling import SamplingParams
@@ -41,7 +40,7 @@ class AsyncLLM:
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
         self._streams: dict[str, _Stream] = {}
-        self._orders: deque[tuple[str, Any]] = deque()  # ("add", stream) and ("abort", request id), in turn
+        self._orders: deque[tuple[str, _Stream]] = deque()  # "add" and "abort", in turn
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="minillm-engine", daemon=True)
@@ -82,7 +81,7 @@ class AsyncLLM:
             if request_id not in self._streams:
                 raise ValueError(f"request '{request_id}' is not under way: expected one that was added and has not "
                                  "ended")
-            self._order("abort", request_id)
+            self._order("abort", self._streams[request_id])
 
     def close(self) -> None:
         """Abort whatever is under way and stop the thread."""
@@ -102,12 +101,16 @@ class AsyncLLM:
                     return
         finally:  # also when the caller breaks off or is cancelled
             with self._changed:
-                if stream.request.request_id in self._streams:
-                    self._order("abort", stream.request.request_id)
+                if self._under_way(stream):
+                    self._order("abort", stream)
 
-    def _order(self, what: str, about: Any) -> None:
-        self._orders.append((what, about))
+    def _order(self, what: str, stream: _Stream) -> None:
+        self._orders.append((what, stream))
         self._changed.notify()
+
+    def _under_way(self, stream: _Stream) -> bool:
+        """Whether it has not ended; its id may be another stream's by now."""
+        return self._streams.get(stream.request.request_id) is stream
 
     def _run(self) -> None:
         try:
@@ -124,27 +127,25 @@ class AsyncLLM:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or self._orders or engine.has_unfinished)
-                if self._closed:
-                    break
                 while self._orders:
                     self._obey(*self._orders.popleft())
+                if self._closed:
+                    break
             if engine.has_unfinished:
                 self._step()
         for stream in list(self._streams.values()):
-            self._obey("abort", stream.request.request_id)
+            self._obey("abort", stream)
 
-    def _obey(self, what: str, about: Any) -> None:
+    def _obey(self, what: str, stream: _Stream) -> None:
         """Carry out an order, between two steps."""
         if what == "add":
             try:
-                self.llm.engine.add(about.request)
-                about.joined = True
+                self.llm.engine.add(stream.request)
+                stream.joined = True
             except Exception as error:
-                self._end(about, error)
-        elif about in self._streams:  # it may have ended since
-            stream = self._streams[about]
-            if about in self.llm.engine.requests:
-                self.llm.engine.abort(about)
+                self._end(stream, error)
+        elif self._under_way(stream):
+            self.llm.engine.abort(stream.request.request_id)
             self._finish(stream)
 
     def _step(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from tiny import tiny_llm
@@ -152,3 +153,55 @@ def test_close_ends_what_is_under_way() -> None:
     output, engine = asyncio.run(main())
     assert output.outputs[0].finish_reason == "abort"
     assert blocks_in_use(engine) == 0 and not engine._thread.is_alive()
+
+
+def test_an_id_can_be_used_again_and_nobody_aborts_its_new_owner() -> None:
+    long = SamplingParams(temperature=0, max_tokens=80, ignore_eos=True)
+
+    async def main():
+        async with AsyncLLM(tiny_llm()) as engine:
+            first = engine.generate("a", GREEDY, request_id="same")
+            await anext(first)
+            while "same" in engine._streams:
+                await asyncio.sleep(0.001)
+            second = asyncio.create_task(collect(engine.generate("b", long, request_id="same")))
+            await first.aclose()  # it has ended: this is no abort
+            return (await asyncio.wait_for(second, 20))[1]
+
+    assert asyncio.run(main()).outputs[0].finish_reason == "length"
+
+
+def test_an_abort_that_comes_too_late_is_not_the_next_ones_of_that_id() -> None:
+    async def main():
+        async with AsyncLLM(tiny_llm()) as engine:
+            ended, go_on, finish = threading.Event(), threading.Event(), engine._finish
+
+            def finish_and_wait(*about):
+                engine.abort("same")  # at the last moment: the order is taken when the request has ended
+                finish(*about)
+                ended.set()
+                go_on.wait()
+
+            engine._finish = finish_and_wait
+            engine.generate("a", SamplingParams(max_tokens=1), request_id="same")
+            ended.wait()
+            engine._finish = finish
+            second = engine.generate("b", GREEDY, request_id="same")
+            go_on.set()
+            return await asyncio.wait_for(collect(second), 20)
+
+    text, output = asyncio.run(main())
+    assert text == tiny_llm().generate("b", GREEDY)[0].outputs[0].text and output.finished
+
+
+def test_close_ends_what_has_not_joined_yet() -> None:
+    async def main():
+        engine = AsyncLLM(tiny_llm())
+        with engine._changed:  # the thread cannot get in between
+            stream = engine.generate("a", GREEDY)
+            engine._closed = True
+        engine.close()
+        return (await collect(stream))[1]
+
+    output = asyncio.run(main())
+    assert output.finished and output.outputs[0].finish_reason == "abort"
