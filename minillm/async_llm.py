@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from minillm.cache.errors import PoolExhausted
 from minillm.decoding.sampling import SamplingParams
 from minillm.llm import LLM, Message, StreamDelta
 from minillm.serving.request import Request
@@ -149,16 +148,16 @@ class AsyncLLM:
             self._finish(stream)
 
     def _step(self) -> None:
-        """One step. If it fails, the requests in it end with its exception, and the others go on."""
+        """One step. If it fails, the requests that it ended get its exception, and the others go on.
+
+        If it ended none, the next one would fail alike: then all get it.
+        """
         engine = self.llm.engine
         try:
             touched = engine.step()
-        except PoolExhausted as error:  # nobody can run, now or later
-            self._fail(list(engine.requests), error)
-            return
         except Exception as error:
-            self._fail([name for name, one in self._streams.items() if one.joined and name not in engine.requests],
-                       error)
+            lost = [name for name, one in list(self._streams.items()) if one.joined and name not in engine.requests]
+            self._fail(lost or list(engine.requests), error)
             return
         for request in touched:
             stream = self._streams[request.request_id]

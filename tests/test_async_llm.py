@@ -125,6 +125,19 @@ def test_a_failed_step_reaches_its_streams_only() -> None:
     assert text == tiny_llm().generate("b", GREEDY)[0].outputs[0].text and held == 0
 
 
+def test_a_step_that_fails_before_it_has_rows_ends_all_and_not_in_a_circle() -> None:
+    async def main():
+        llm = tiny_llm()
+        schedule, llm.engine.scheduler.schedule = llm.engine.scheduler.schedule, lambda: 1 / 0
+        async with AsyncLLM(llm) as engine:
+            with pytest.raises(ZeroDivisionError):
+                await asyncio.wait_for(collect(engine.generate("a", GREEDY)), 20)
+            llm.engine.scheduler.schedule = schedule
+            return await collect(engine.generate("b", GREEDY))
+
+    assert asyncio.run(main())[0] == tiny_llm().generate("b", GREEDY)[0].outputs[0].text
+
+
 @pytest.mark.filterwarnings("ignore:Exception in thread:pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_defect_in_the_thread_leaves_nobody_waiting() -> None:
     async def main():
