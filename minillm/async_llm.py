@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -55,8 +56,8 @@ class AsyncLLM:
                  request_id: str | None = None, priority: int = 0, cache_salt: str = "") -> AsyncIterator[StreamDelta]:
         """Text piece by piece as it comes; the last StreamDelta holds the whole output.
 
-        With n > 1 nothing comes before the last. The request is checked and joins at once; whoever stops iterating
-        aborts it. Raises ValueError for bad input or an id in use, RuntimeError after `close`.
+        With n > 1 nothing comes before the last. The request is checked and joins at once; whoever stops iterating, or
+        drops it before that, aborts it. Raises ValueError for bad input or an id in use, RuntimeError after `close`.
         """
         if not isinstance(prompt, str) and len(prompt) and isinstance(prompt[0], dict):
             prompt = self.llm.render(prompt)
@@ -69,7 +70,9 @@ class AsyncLLM:
                 raise ValueError(f"request '{request.request_id}' is under way: expected a new id")
             self._streams[request.request_id] = stream
             self._order("add", stream)
-        return self._deltas(stream)
+        deltas = self._deltas(stream)
+        weakref.finalize(deltas, self._leave, stream).atexit = False  # one that is never begun runs no `finally`
+        return deltas
 
     def abort(self, request_id: str) -> None:
         """End a request; its stream ends with what there is, finish_reason 'abort'.
@@ -99,9 +102,13 @@ class AsyncLLM:
                 if item.output is not None:
                     return
         finally:  # also when the caller breaks off or is cancelled
-            with self._changed:
-                if self._under_way(stream):
-                    self._order("abort", stream)
+            self._leave(stream)
+
+    def _leave(self, stream: _Stream) -> None:
+        """Nobody listens to it any more."""
+        with self._changed:
+            if self._under_way(stream):
+                self._order("abort", stream)
 
     def _order(self, what: str, stream: _Stream) -> None:
         self._orders.append((what, stream))

@@ -86,6 +86,24 @@ def test_who_stops_listening_is_aborted() -> None:
     assert text == tiny_llm().generate("other", GREEDY)[0].outputs[0].text and held == 0
 
 
+def test_who_is_cancelled_before_listening_is_aborted() -> None:
+    async def main():
+        async with AsyncLLM(tiny_llm()) as engine:
+            with engine._changed:  # the thread waits
+                task = asyncio.create_task(collect(engine.generate("hello", GREEDY, request_id="mine")))
+                request = engine._streams["mine"].request
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                del task
+            while engine._streams:
+                await asyncio.sleep(0.001)
+            return request, blocks_in_use(engine)
+
+    request, held = asyncio.run(main())
+    assert request.answers[0].finish_reason == "abort" and held == 0
+
+
 def test_bad_input_is_refused_at_once_and_the_engine_goes_on() -> None:
     async def main():
         async with AsyncLLM(tiny_llm()) as engine:
@@ -196,11 +214,12 @@ def test_an_abort_that_comes_too_late_is_not_the_next_ones_of_that_id() -> None:
                 go_on.wait()
 
             engine._finish = finish_and_wait
-            engine.generate("a", SamplingParams(max_tokens=1), request_id="same")
+            first = engine.generate("a", SamplingParams(max_tokens=1), request_id="same")
             ended.wait()
             engine._finish = finish
             second = engine.generate("b", GREEDY, request_id="same")
             go_on.set()
+            assert (await collect(first))[1].outputs[0].finish_reason == "length"
             return await asyncio.wait_for(collect(second), 20)
 
     text, output = asyncio.run(main())
