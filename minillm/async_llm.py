@@ -59,7 +59,7 @@ class AsyncLLM:
         With n > 1 nothing comes before the last. The request is checked and joins at once; whoever stops iterating, or
         drops it before that, aborts it. Raises ValueError for bad input or an id in use, RuntimeError after `close`.
         """
-        if not isinstance(prompt, str) and len(prompt) and isinstance(prompt[0], dict):
+        if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[0], dict):
             prompt = self.llm.render(prompt)
         request = self.llm.request(prompt, params or SamplingParams(), priority, cache_salt, request_id)
         stream = _Stream(request, asyncio.get_running_loop(), asyncio.Queue())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,7 +104,6 @@ class LLM:
         self.cache = self._make_cache(block_size, kv_cache_dtype, kv_cache_memory_bytes,
                                       prefix_index if enable_prefix_caching else "none")
         self.engine = self._make_engine(limits, swap_space_bytes)
-        self._ids = itertools.count()
 
     @property
     def device(self) -> torch.device:
@@ -165,7 +164,7 @@ class LLM:
 
         The request is checked at once, not when the first piece is taken.
         """
-        if not isinstance(prompt, str) and len(prompt) and isinstance(prompt[0], dict):
+        if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[0], dict):
             prompt = self.render(prompt)
         params = params or SamplingParams()
         if params.n != 1:
@@ -192,8 +191,10 @@ class LLM:
     def _make_engine(self, limits: SchedulerConfig, swap_space: int) -> Engine:
         pool = self.cache.pool
         per_block = self.cache.bytes // pool.num_blocks
-        if 0 < swap_space < per_block:
-            raise ValueError(f"swap_space_bytes is {swap_space}: expected 0, or at least {per_block}, one block")
+        most = int(hardware.memory_bytes(torch.device("cpu")))
+        if swap_space and not per_block <= swap_space <= most:
+            raise ValueError(f"swap_space_bytes is {swap_space}: expected 0, or at least {per_block}, one block, and "
+                             f"at most {most}, the machine's memory")
         host_blocks = swap_space // per_block
         return Engine(ModelExecutor(self.model, self.cache, host_blocks),
                       scheduler.Scheduler(self.cache.tables, limits, host_blocks))
@@ -208,6 +209,7 @@ class LLM:
                 request_id: str | None = None) -> Request:
         """A request, checked but not yet in the line. Raises ValueError as `generate` does."""
         arrival = time.perf_counter()
+        _check_types(prompt, params, priority, cache_salt, request_id)
         text = prompt if isinstance(prompt, str) else None
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         if not ids:
@@ -223,7 +225,7 @@ class LLM:
         params = replace(params, max_tokens=limit)
         self.engine.scheduler.check_fits(len(ids), limit, params.n)
         end_ids = {*params.stop_token_ids, *(() if params.ignore_eos else self.end_ids)}
-        return Request.create(request_id or str(next(self._ids)), text, ids, params, end_ids, arrival, self.tokenizer,
+        return Request.create(request_id or uuid.uuid4().hex, text, ids, params, end_ids, arrival, self.tokenizer,
                               priority, cache_salt)
 
     def _run(self, requests: Sequence[Request]) -> Iterator[tuple[Answer, str]]:
@@ -282,6 +284,21 @@ def _shown(answers: Iterable[Answer], total: int, show: bool) -> Iterable[Answer
     if not show or total < 2:
         return answers
     return track(answers, "generating", total, console=Console(stderr=True), transient=True)
+
+
+def _check_types(prompt: Any, params: Any, priority: Any, cache_salt: Any, request_id: Any) -> None:
+    """Raises ValueError for what a request cannot be made of: once it is in the line, it is too late."""
+    for name, value, kind, expected in (
+            ("prompt", prompt, (str, list, tuple), "a text or a list of token ids"),
+            ("params", params, SamplingParams, "SamplingParams"),
+            ("priority", priority, int, "a whole number, lower is more urgent"),
+            ("cache_salt", cache_salt, str, "a text"),
+            ("request_id", request_id, (str, type(None)), "a text, or None for a new one")):
+        if not isinstance(value, kind):
+            raise ValueError(f"{name} is {value!r:.60}: expected {expected}")
+    for name, text in (("prompt", prompt), ("cache_salt", cache_salt)):
+        if isinstance(text, str) and text.encode("utf-8", "replace").decode() != text:
+            raise ValueError(f"{name} is {text!r:.60}: expected a text without half surrogate pairs, as UTF-8 is")
 
 
 def _as_list(prompts: Any) -> list[str | Sequence[int]]:

@@ -120,7 +120,8 @@ def test_a_prompt_that_cannot_run_is_refused_before_anything_runs(prompts, words
     ({"attention": "magic"}, "'magic': expected one of"), ({"max_model_len": 1}, "max_model_len is 1"),
     ({"max_model_len": 97}, "expected 2 to 96"), ({"max_num_seqs": 0}, "max_num_seqs is 0"),
     ({"max_model_len": "x"}, "max_model_len is 'x'"), ({"max_num_seqs": None}, "max_num_seqs is None"),
-    ({"attention": ["sdpa"]}, "expected one of")])
+    ({"attention": ["sdpa"]}, "expected one of"), ({"scheduling_policy": ["fcfs"]}, "policy is"),
+    ({"swap_space_bytes": 10**17}, "swap_space_bytes is 100000000000000000: expected 0, or at least")])
 def test_bad_options_are_refused(options, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         tiny_llm(**options)
@@ -143,6 +144,27 @@ def test_what_is_no_prompt_is_refused(prompts) -> None:
 def test_what_is_no_token_id_is_refused(prompts) -> None:
     with pytest.raises(ValueError, match="token id is"):
         tiny_llm().generate(prompts)
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    ({"prompt": None}, "prompt is None: expected a text or a list of token ids"),
+    ({"prompt": "\ud800"}, r"prompt is '\\ud800': expected a text without half surrogate pairs"),
+    ({"params": {}}, r"params is {}: expected SamplingParams"),
+    ({"priority": "x"}, "priority is 'x': expected a whole number"),
+    ({"priority": float("nan")}, "priority is nan"), ({"priority": None}, "priority is None"),
+    ({"cache_salt": None}, "cache_salt is None: expected a text"),
+    ({"cache_salt": "\ud800"}, r"cache_salt is '\\ud800'"),
+    ({"request_id": ["a"]}, r"request_id is \['a'\]: expected a text, or None for a new one")])
+def test_what_no_request_can_be_made_of_is_refused_before_it_is_in_the_line(arguments, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        tiny_llm().request(**{"prompt": "a", "params": SamplingParams(), **arguments})
+
+
+def test_a_callers_own_ids_do_not_meet_ours() -> None:
+    llm = tiny_llm()
+    for name in "0123456789":
+        llm.engine.add(llm.request("a", SamplingParams(max_tokens=90), request_id=name))
+    assert llm.generate("b", SamplingParams(max_tokens=1))[0].finished
 
 
 def test_no_prompts_give_no_outputs() -> None:

@@ -66,7 +66,7 @@ class SchedulerConfig:
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(f"max_num_batched_tokens is {self.max_num_batched_tokens}: expected at least "
                              f"max_num_seqs ({self.max_num_seqs}), a token for each that decodes")
-        for name, known in (("policy", POLICIES), ("preemption", PREEMPTIONS)):
+        for name, known in (("policy", tuple(POLICIES)), ("preemption", PREEMPTIONS)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: expected one of {', '.join(known)}")
         if not isinstance(self.watermark, (int, float)) or not 0 <= self.watermark < 1:
