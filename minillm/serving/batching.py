@@ -52,11 +52,12 @@ def serve(model: Transformer, cache: KVCache, requests: SequenceOf[Request], max
     timeout in seconds: dynamic batching, see `next_batch`. None: static batching, which waits for a full batch; the
     last one starts when the last request is there. The cache must have room for max_size rows as long as the longest
     prompt and the longest output of a batch together; afterwards it is as before.
-    Raises ValueError, before anything runs, for a size below 1, a negative timeout, or a request of several answers.
+    Raises ValueError, before anything runs, for a size below 1, a timeout that is negative or endless, or a request of
+    several answers.
     """
     if max_size < 1:
         raise ValueError(f"max_size is {max_size}: expected at least 1")
-    if timeout is not None and not timeout >= 0:
+    if timeout is not None and not 0 <= timeout < math.inf:
         raise ValueError(f"timeout is {timeout}: expected seconds, at least 0")
     for request in requests:
         if len(request.answers) > 1:
@@ -72,9 +73,15 @@ def serve(model: Transformer, cache: KVCache, requests: SequenceOf[Request], max
             start, size = next_batch(arrivals, time.perf_counter(), max_size, timeout)
         time.sleep(max(0.0, start - time.perf_counter()))
         batch, waiting = waiting[:size], waiting[size:]
-        for record in _run(model, cache, {next(seqs): request for request in batch}, waiting):
-            if on_step is not None:
-                on_step(record)
+        rows = {next(seqs): request for request in batch}
+        try:
+            for record in _run(model, cache, rows, waiting):
+                if on_step is not None:
+                    on_step(record)
+        finally:  # of those that an error leaves in it
+            for seq in rows:
+                if cache.length(seq):
+                    cache.free(seq)
 
 
 def _run(model: Transformer, cache: KVCache, batch: dict[int, Request],
@@ -91,6 +98,8 @@ def _run(model: Transformer, cache: KVCache, batch: dict[int, Request],
         for seq, token in emitted:
             if answers[seq].finish_reason is None:
                 answers[seq].take(token)
+                if answers[seq].finish_reason is not None:
+                    answers[seq].close()
         end = time.perf_counter()
         here = sum(request.arrival <= end for request in waiting)
         yield StepRecord(start, end, tuple(rows), (), here, end - start, 0, 0)

@@ -88,7 +88,8 @@ class Answer:
         return self.decoder.finish()
 
     def completion(self) -> CompletionOutput:
-        logprobs = self.sampler.logprobs if self.params.logprobs is not None else None
+        # a row of a fixed batch draws on after its answer has ended
+        logprobs = self.sampler.logprobs[: len(self.token_ids)] if self.params.logprobs is not None else None
         if logprobs is not None:
             for entry in logprobs:
                 for token, logprob in entry.items():

@@ -67,6 +67,29 @@ def test_each_request_gets_what_it_gets_alone(timeout) -> None:
     assert len(records) == 9 + 5
 
 
+@pytest.mark.parametrize("more", [{"logprobs": 1}, {"stop": "_z"}, {"temperature": 1, "seed": 3, "stop": "\x05"}])
+def test_text_and_log_probabilities_end_where_the_answer_does(more) -> None:
+    llm, requests = tiny_llm(), []
+    for prompt, length in (("abc", 2), ("d", 12)):
+        requests.append(llm.request(prompt, SamplingParams(
+            **{"temperature": 0, "ignore_eos": True, "max_tokens": length, **more})))
+    batching.serve(llm.model, ContiguousKVCache(llm.model.kv_specs(), 2, 96, llm.model.dtype), requests, 2)
+    for request in requests:
+        expected, found = tiny_llm().generate(request.prompt, request.params)[0].outputs[0], request.output().outputs[0]
+        assert (found.text, found.token_ids, found.finish_reason) == (
+            expected.text, expected.token_ids, expected.finish_reason)
+        assert len(found.logprobs or ()) == len(expected.logprobs or ())
+
+
+def test_an_error_leaves_the_cache_as_it_was() -> None:
+    llm = tiny_llm()
+    cache = ContiguousKVCache(llm.model.kv_specs(), 2, 96, llm.model.dtype)
+    params = SamplingParams(temperature=0, max_tokens=4)
+    with pytest.raises(ZeroDivisionError):
+        batching.serve(llm.model, cache, [llm.request(text, params) for text in ("a", "b")], 2, None, lambda _: 1 / 0)
+    batching.serve(llm.model, cache, [llm.request(text, params) for text in ("c", "d")], 2)
+
+
 def test_a_static_batch_computes_every_row_to_the_end() -> None:
     _, records = serve(tiny_llm(), [1, 4, 2], 2)
     assert [[count for _, _, count in record.rows] for record in records] == [[4, 5], [1, 1], [1, 1], [1, 1], [6], [1]]
@@ -83,7 +106,8 @@ def test_static_batching_waits_for_a_full_batch_and_dynamic_batching_does_not() 
 
 def test_bad_input_is_refused() -> None:
     llm = tiny_llm()
-    for size, timeout, words in ((0, None, "max_size is 0"), (2, -1.0, "timeout is -1.0: expected seconds")):
+    for size, timeout, words in ((0, None, "max_size is 0"), (2, -1.0, "timeout is -1.0: expected seconds"),
+                                 (2, float("inf"), "timeout is inf: expected seconds")):
         with pytest.raises(ValueError, match=words):
             batching.serve(llm.model, llm.cache, [], size, timeout)
     with pytest.raises(ValueError, match="asks for 2 answers: expected 1"):
