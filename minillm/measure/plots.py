@@ -158,29 +158,33 @@ def slot_timeline(axes: Axes, steps: Sequence[tuple[float, float, dict[int, int]
     """
     kinds = {"prefill": LOOKS[1], "decode": LOOKS[2], "thrown away": LOOKS[3]}
     spans = _slot_spans(steps, last_token)
-    for (slot, _, kind), (start, end) in spans.items():
+    for slot, kind, start, end in spans:
         look = kinds[kind]
         axes.barh(slot, end - start, left=start - steps[0][0], height=0.8, color=look.color, hatch=look.hatch,
                   edgecolor="white", linewidth=0.8)
-    axes.set_yticks(range(max(slot for slot, _, _ in spans) + 1))
+    axes.set_yticks(range(max(slot for slot, *_ in spans) + 1))
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    used = [kind for kind in kinds if any(kind == shown for _, _, shown in spans)]
+    used = [kind for kind in kinds if any(kind == shown for _, shown, _, _ in spans)]
     axes.legend([plt.Rectangle((0, 0), 1, 1, facecolor=kinds[kind].color, hatch=kinds[kind].hatch, edgecolor="white")
                  for kind in used], used, loc="upper center", ncols=3, bbox_to_anchor=(0.5, -0.22))
 
 
 def _slot_spans(steps: Sequence[tuple[float, float, dict[int, int]]],
-                last_token: dict[int, float]) -> dict[tuple[int, int, str], tuple[float, float]]:
-    """(slot, sequence, kind of work) -> (start, end): in each slot a sequence does one kind of work after the other."""
+                last_token: dict[int, float]) -> list[tuple[int, str, float, float]]:
+    """(slot, kind of work, start, end): as long as a sequence keeps its slot and does one kind of work."""
     slots: dict[int, int] = {}
-    spans: dict[tuple[int, int, str], tuple[float, float]] = {}
+    spans: list[tuple[int, str, float, float]] = []
+    growing: dict[int, int] = {}  # sequence -> its span, by its place in the list
     for start, end, rows in steps:
         slots = {seq: slot for seq, slot in slots.items() if seq in rows}
+        growing = {seq: place for seq, place in growing.items() if seq in rows}
         for seq, tokens in rows.items():
             if seq not in slots:
                 slots[seq] = next(slot for slot in range(len(rows)) if slot not in slots.values())
             kind = "thrown away" if start >= last_token[seq] else "prefill" if tokens > 1 else "decode"
-            first, _ = spans.get((slots[seq], seq, kind), (start, end))
-            spans[slots[seq], seq, kind] = first, end
+            if seq not in growing or spans[growing[seq]][1] != kind:
+                growing[seq] = len(spans)
+                spans.append((slots[seq], kind, start, end))
+            spans[growing[seq]] = *spans[growing[seq]][:3], end
     return spans
