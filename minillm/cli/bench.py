@@ -224,19 +224,25 @@ def requests_of(llm: LLM, items: Sequence[WorkItem], seed: int) -> tuple[dict[in
     requests, refused = {}, {}
     for place, item in enumerate(items):
         try:
+            check_context(llm, item.tokens_after(0), item)
             requests[place] = request_for(llm, workload.prompt_ids(place, item, llm.config.vocab_size, seed), item)
         except ValueError as error:
             refused[place] = str(error)
     return requests, refused
 
 
+def check_context(llm: LLM, prompt_tokens: int, item: WorkItem) -> None:
+    """Raises ValueError for a prompt and an output that the context does not hold."""
+    if prompt_tokens + item.output_tokens > llm.max_model_len:
+        raise ValueError(f"request has {prompt_tokens} prompt tokens and {item.output_tokens} new ones: expected at "
+                         f"most {llm.max_model_len}, the context")
+
+
 def request_for(llm: LLM, prompt_ids: list[int], item: WorkItem) -> Request:
     """A request for exactly as many tokens as the item says. Raises ValueError if it could never run."""
     from minillm.decoding.sampling import SamplingParams
 
-    if len(prompt_ids) + item.output_tokens > llm.max_model_len:
-        raise ValueError(f"request has {len(prompt_ids)} prompt tokens and {item.output_tokens} new ones: expected at "
-                         f"most {llm.max_model_len}, the context")
+    check_context(llm, len(prompt_ids), item)
     params = SamplingParams(temperature=0, max_tokens=item.output_tokens, ignore_eos=True)
     return llm.request(prompt_ids, params, item.priority)
 

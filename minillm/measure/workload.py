@@ -54,6 +54,10 @@ class WorkItem:
         if self.follows is not None and self.prefix is not None:
             raise ValueError(f"prefix is {self.prefix}: expected none, an item that follows another has its prompt")
 
+    def tokens_after(self, history: int) -> int:
+        """Tokens of its whole prompt, after so many of its conversation: known before there are any ids."""
+        return history + self.prefix_tokens + self.prompt_tokens
+
 
 @dataclass(frozen=True)
 class Lengths:

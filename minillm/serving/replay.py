@@ -48,9 +48,10 @@ def replay(items: Sequence[WorkItem], engine: Engine, make_request: MakeRequest,
     while due or engine.has_unfinished:
         while due and due[0][0] <= time.perf_counter() - found.start:
             arrival, place, history = heapq.heappop(due)
-            prompt = workload.prompt_ids(place, items[place], vocab, seed, history)
+            item = items[place]
             try:
-                request = make_request(prompt, items[place])
+                engine.scheduler.check_fits(item.tokens_after(len(history)), item.output_tokens)
+                request = make_request(workload.prompt_ids(place, item, vocab, seed, history), item)
                 request.arrival = found.start + arrival
                 seqs = engine.add(request)
             except ValueError as error:

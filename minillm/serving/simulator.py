@@ -133,13 +133,13 @@ class _Cluster:
 
     def _arrive(self, place: int, now: float) -> None:
         """Send a request to its replica, or refuse it."""
-        item = self.items[place]
-        prompt = workload.prompt_ids(place, item, self.vocab, self.seed, self.histories.pop(place, ()))
+        item, history = self.items[place], self.histories.pop(place, ())
         try:
-            self._check_fits(len(prompt), item.output_tokens)
+            self._check_fits(item.tokens_after(len(history)), item.output_tokens)
         except ValueError as error:
             self._refuse(place, str(error))
             return
+        prompt = workload.prompt_ids(place, item, self.vocab, self.seed, history)
         replica = self.router.choose(prompt)
         self.router.sent(replica, len(prompt) + item.output_tokens)
         self.schedulers[replica].add(scheduler.Sequence(place, prompt, item.output_tokens, item.priority))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tiny import tiny_llm
 
 from minillm.decoding.sampling import SamplingParams
+from minillm.measure import workload
 from minillm.measure.workload import WorkItem, prompt_ids
 from minillm.serving import simulator
 from minillm.serving.replay import replay
@@ -53,3 +54,10 @@ def test_what_can_never_run_is_listed_and_the_rest_goes_on() -> None:
     found = run(tiny_llm(), [WorkItem(0.0, 500, 2), WorkItem(0.0, 5, 2), WorkItem(0.0, 2, 2, follows=0)])
     assert list(found.requests) == [1] and "prompt is 500 tokens" in found.refused[0]
     assert found.refused[2] == "item 0, which it follows, was refused"
+
+
+def test_a_request_beyond_all_memory_is_refused_before_its_ids_are_made(monkeypatch) -> None:
+    made = []
+    monkeypatch.setattr(workload, "prompt_ids", lambda place, *_: made.append(place) or [40] * 5)
+    found = run(tiny_llm(), [WorkItem(0.0, 10**12, 2), WorkItem(0.0, 5, 2)])
+    assert made == [1] and list(found.requests) == [1] and "expected at most 96" in found.refused[0]

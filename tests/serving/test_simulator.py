@@ -25,6 +25,7 @@ from minillm.serving.router import ROUTES, Router
 from minillm.serving.scheduler import Scheduler, SchedulerConfig
 from minillm.serving.simulator import Simulation, simulate
 from minillm.serving.step_times import roofline_times
+from tests.serving.test_scheduler import make
 from tests.tiny import tiny_llm, tiny_model
 
 INDEXES = {"hash": HashIndex, "radix": RadixIndex, "none": lambda pool: None}
@@ -185,6 +186,14 @@ def test_requests_that_can_never_run_are_refused_with_what_follows_them() -> Non
     assert set(simulate(items, Fleet(num_blocks=4), by_tokens, context=17).times) == {0, 4}
     short = simulate(items, Fleet(num_blocks=4), by_tokens, context=16)
     assert set(short.times) == {0} and "expected at most 16, the context" in short.refused[4]
+
+
+def test_a_request_beyond_all_memory_is_refused_before_its_ids_are_made(monkeypatch) -> None:
+    made = []
+    monkeypatch.setattr(workload, "prompt_ids", lambda place, *_: made.append(place) or [40] * 5)
+    found = simulate([WorkItem(0.0, 10**12, 1), WorkItem(0.0, 5, 1)], lambda: make(8, 4).scheduler,
+                     lambda query_lens, context_lens: 1.0)
+    assert made == [1] and list(found.refused) == [0] and list(found.times) == [1]
 
 
 def test_round_robin_takes_turns_and_replicas_do_not_disturb_each_other() -> None:
