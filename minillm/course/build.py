@@ -26,6 +26,11 @@ Write in your own copy, mine/exercises/{filename}. The commands, in the order in
 
 exercises/{filename} is generated from the package's source by minillm.course.build.
 """
+PARTS = {
+    "warm-up": "# Warm-up: small ones to begin with. They do not count against your progress.",
+    "core": "# The core exercises.",
+    "further": "# Further: what follows does not count against your progress.",
+}
 SOLUTION_HEAD = """\
 Step {number}, {title}: the answers, as the package itself has them.
 
@@ -50,19 +55,20 @@ def _render(step: Step, head: str, solved: bool) -> str:
         _collect(exercise, imports)
     text = head.format(number=step.number, title=step.title, filename=step.filename, first=exercises[0].id)
     lines = [f'"""{text}"""', "", "from __future__ import annotations", "", *imports.lines()]
-    further = False
+    part = "core"  # a step that begins with these has no heading for them
     for index, exercise in enumerate(exercises):
-        if not exercise.core and not further:
-            lines += ["", "", "# Further: what follows does not count against your progress."]
-            further = True
-        lines += [*(["", ""] if index else []), *block(exercise, solved)]
+        lines += ["", ""] if index else []
+        if exercise.part != part:
+            part = exercise.part
+            lines += [PARTS[part], "", ""]
+        lines += block(exercise, solved)
     return "\n".join(_single_gaps(lines)).rstrip("\n") + "\n"
 
 
 def _collect(exercise: Exercise, imports: source.Imports) -> None:
     """Add the imports of an exercise's functions and of the functions given with it."""
-    defined = {t.reader_name for e in catalogue.of_step(exercise.step_number) for t in (*e.given, *e.targets)}
-    for target in (*exercise.given, *exercise.targets):
+    defined = {t.reader_name for e in catalogue.of_step(exercise.step_number) for t in (*e.given, *e.functions)}
+    for target in (*exercise.given, *exercise.functions):
         source.needed_imports(source.read(target), defined, imports)
 
 
@@ -83,21 +89,22 @@ def _single_gaps(lines: list[str]) -> list[str]:
 
 
 def block(exercise: Exercise, solved: bool) -> list[str]:
-    """An exercise as it stands in a file: its title, the functions given, the functions to write or written."""
+    """An exercise as it stands in a file: its title, the functions given, those to write or written, the launcher."""
     lines = ["# " + "-" * 76, *_title(exercise)]
     if solved:
         lines += ["#", *_comment("Notice: " + exercise.notice)]
     for target in exercise.given:
         lines += ["", "", *source.without_marks(source.read(target))]
-    for target in exercise.targets:
+    for target in exercise.functions:
         lines += ["", "", *function_lines(exercise, target, solved)]
     return lines
 
 
 def function_lines(exercise: Exercise, target: Target, solved: bool) -> list[str]:
-    """One function of an exercise, blank or solved; a method inside its subclass."""
+    """One function of an exercise, blank or solved; a method inside its subclass; a launcher is never blank."""
     code = source.read(target)
-    lines = source.without_marks(code) if solved else source.blank(code, exercise.id)
+    whole = solved or target == exercise.launcher
+    lines = source.without_marks(code) if whole else source.blank(code, exercise.id)
     if target.owner is None:
         return lines
     parent = f"{target.module.rpartition('.')[2]}.{target.owner}"

@@ -77,8 +77,9 @@ def _one_process(workspace: Workspace, exercises: Sequence[Exercise], seconds: f
 def _environment() -> dict[str, str]:
     package = str(Path(__file__).resolve().parents[2])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    # interpreted even where there is a GPU: only so can be seen what a kernel loads and stores, and nothing be spoilt
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"}
+            "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}
 
 
 Facts = tuple[str, tuple[tuple[str, str], ...]]
@@ -147,7 +148,8 @@ def _collect(exercises: Sequence[Exercise], place: Path, ended: Facts, seconds: 
             running, start = event["start"], event["printed"]
             continue
         told = event["result"]
-        result = Result(told["exercise"], told["status"], told["diagnosis"], tuple(map(tuple, told["facts"])))
+        result = Result(told["exercise"], told["status"], told["diagnosis"], tuple(map(tuple, told["facts"])),
+                        tuple(told["picture"]))
         done.append(Checked(exercises[len(done)], result, _lines(output[start : event["printed"]])))
         running = None
     if running is not None:

@@ -63,7 +63,8 @@ class Check:
 
     `cases` is called when the check runs (so that tensors are made then); `call(function, **args)` is how a function is
     called and what of it is compared (default: its return value); `names` are those of the parts of what is compared.
-    `telling`: a single case's result is so full of numbers that it gives a mistake away.
+    `telling`: a single case's result is so full of numbers that it gives a mistake away. `draw(ours, theirs, args)`:
+    the lines of a picture of what both did in the case that failed.
     """
 
     exercise: str
@@ -73,6 +74,7 @@ class Check:
     tolerance: float = 1e-5
     call: Callable[..., Any] = field(default=lambda function, **args: function(**args))
     telling: bool = False
+    draw: Callable[[Callable[..., Any], Callable[..., Any], dict[str, Any]], Sequence[str]] | None = None
 
     def diagnose(self, outcomes: Sequence[Outcome], failed: Outcome) -> Mistake | None:
         """The first known mistake that explains every outcome of the function that failed.

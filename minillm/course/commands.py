@@ -51,7 +51,8 @@ def check(
 
     \b
     It is read from mine/exercises. Your code runs in a process of its own, for 10
-    seconds at most. Exit code 0 when all passed, 1 when not.
+    seconds at most. Exit code 0 when all passed, 1 when not; what this machine
+    cannot run counts for neither.
 
     \b
     Examples:
@@ -59,6 +60,7 @@ def check(
       minillm check step1
     """
     from minillm.course import catalogue, checking
+    from minillm.course.running import PASSED, SKIPPED
 
     if names:
         catalogue.select(names)  # an unknown name is refused before anything is copied or run
@@ -71,17 +73,17 @@ def check(
         print(json.dumps([_plain(checked) for checked in results], indent=2))
     else:
         show(place, kept, results)
-    raise typer.Exit(0 if all(checked.result.passed for checked in results) else 1)
+    raise typer.Exit(0 if all(checked.result.status in (PASSED, SKIPPED) for checked in results) else 1)
 
 
 def remember(kept: Progress, results: Sequence[Checked]) -> None:
     """Count the checks, and keep what passed; what passed once stays passed until it is reset."""
     from minillm.course import progress as progress_module
-    from minillm.course.running import NOT_STARTED
+    from minillm.course.running import NOT_STARTED, SKIPPED
 
     for checked in results:
         record = kept.of(checked.exercise)
-        record.checks += checked.result.status != NOT_STARTED
+        record.checks += checked.result.status not in (NOT_STARTED, SKIPPED)
         record.passed = record.passed or checked.result.passed
     progress_module.save(kept)
 
@@ -89,20 +91,21 @@ def remember(kept: Progress, results: Sequence[Checked]) -> None:
 def _plain(checked: Checked) -> dict:
     result = checked.result
     return {"exercise": result.exercise, "title": checked.exercise.title, "status": result.status,
-            "diagnosis": result.diagnosis, **dict(result.facts), "printed": list(checked.printed)}
+            "diagnosis": result.diagnosis, **dict(result.facts), "picture": list(result.picture),
+            "printed": list(checked.printed)}
 
 
 def show(place: Workspace, kept: Progress, results: Sequence[Checked]) -> None:
     """Every result in a line; the facts of the first that is not passed; what to do now."""
     from minillm.course import telling
-    from minillm.course.running import NOT_STARTED
+    from minillm.course.running import NOT_STARTED, PASSED, SKIPPED
 
     for checked in results:
         print(telling.headline(checked))
-    open_ones = [checked for checked in results if not checked.result.passed]
+    open_ones = [checked for checked in results if checked.result.status not in (PASSED, SKIPPED)]
     tried = [checked for checked in open_ones if checked.result.status != NOT_STARTED]
     shown = (tried or open_ones or list(results))[0]
-    if len(results) > 1 and not shown.result.passed:
+    if len(results) > 1 and open_ones:
         print(f"\n{telling.headline(shown)}")
     lines = telling.details(shown)
     print("\n".join(["", *lines, ""] if lines else [""]))
@@ -221,11 +224,11 @@ def _progress_table(kept: Progress) -> None:
     following = kept.next()
     for number, step in catalogue.STEPS.items():
         rows.add_row("", f"[bold]step {number}: {step.title}[/]", *[""] * 4)
-        further = False
+        part = "core"
         for e in catalogue.of_step(number):
-            if not (e.core or further):
-                rows.add_row("", "[dim]further[/]", *[""] * 4)
-                further = True
+            if e.part != part:
+                part = e.part
+                rows.add_row("", f"[dim]{part}[/]", *[""] * 4)
             record = kept.of(e)
             state = "passed" if record.passed else "next" if e is following else "tried" if record.checks else ""
             rows.add_row(e.id, e.title, str(e.minutes), "*" * e.difficulty, str(record.hints or ""), state)

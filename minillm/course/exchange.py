@@ -99,7 +99,7 @@ def _exchange_step(report: Report, path: Path, number: int, chosen: list[Exercis
         if exercise not in chosen:
             running.borrow(module, exercise)
     by_holder: dict[tuple[str, str], list[Target]] = {}
-    for target in (t for e in chosen for t in e.targets):
+    for target in (t for e in chosen for t in e.functions):
         if target.owner is None:
             _replace(report, target.import_module(), target.function, getattr(module, target.reader_name))
         else:

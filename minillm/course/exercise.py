@@ -87,9 +87,11 @@ class Exercise:
     section    heading of the lesson's section that it belongs to
     used_by    where the reader's function runs once exchanged: "plan", "generate", "chat", or the notebook's stem
     core       False: stands under Further and does not count against progress
+    warm_up    True, beside core=False: stands before the core exercises instead
     given      functions shown whole above the stub
     library    functions that would do the work, refused during a check
     backend    the attention backend under which the model calls the function; None: any
+    launcher   of a Triton kernel: starts it. Shown whole below it, called by the check, exchanged with it
     """
 
     id: str
@@ -106,7 +108,23 @@ class Exercise:
     given: tuple[Target, ...] = ()
     library: tuple[str, ...] = ()
     backend: str | None = None
+    launcher: Target | None = None
+    warm_up: bool = False
 
     @property
     def step_number(self) -> int:
         return int(self.id.partition(".")[0])
+
+    @property
+    def functions(self) -> tuple[Target, ...]:
+        """All of the package's functions that the reader's file has its own of: targets, then the launcher."""
+        return self.targets if self.launcher is None else (*self.targets, self.launcher)
+
+    @property
+    def needs_triton(self) -> bool:
+        return any(target.module.startswith("minillm.kernels.") for target in self.functions)
+
+    @property
+    def part(self) -> str:
+        """Where it stands in its step: warm-up, core or further."""
+        return "core" if self.core else "warm-up" if self.warm_up else "further"

@@ -13,30 +13,31 @@ import linecache
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from minillm.course import catalogue, source
+from minillm.course import catalogue, source, stand_in
 from minillm.course.checks import Case, Check, Outcome, copied, written_into
 from minillm.course.compare import Difference, difference, show
 from minillm.course.exercise import Exercise, Target
 
-PASSED, NOT_STARTED, FAILED = "passed", "not started", "failed"
+PASSED, NOT_STARTED, FAILED, SKIPPED = "passed", "not started", "failed", "skipped"
 
 
 @dataclass(frozen=True)
 class Result:
     """How a check ended. `diagnosis`: a mistake's name, or a general one (exception, shape, …), or None.
 
-    `facts` are (label, text) pairs to print one below the other.
+    `facts` are (label, text) pairs to print one below the other, `picture` lines to print as they are.
     """
 
     exercise: str
     status: str
     diagnosis: str | None = None
     facts: tuple[tuple[str, str], ...] = ()
+    picture: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -71,7 +72,8 @@ def load_file(path: Path) -> ModuleType:
     linecache.checkcache(str(path))
     sys.modules[path.stem] = module  # dataclasses look their module up
     try:
-        exec(compile(text, str(path), "exec"), module.__dict__)
+        with stand_in.where_triton_is_missing():
+            exec(compile(text, str(path), "exec"), module.__dict__)
     finally:
         del sys.modules[path.stem]
     return module
@@ -79,7 +81,7 @@ def load_file(path: Path) -> ModuleType:
 
 def borrow(module: ModuleType, exercise: Exercise) -> None:
     """Put the package's functions of an exercise into a reader's file, in place of what it has under their names."""
-    for target in exercise.targets:
+    for target in exercise.functions if missing(exercise) is None else ():
         if target.owner is None:
             setattr(module, target.reader_name, target.resolve())
 
@@ -89,9 +91,9 @@ def forbidding(exercise: Exercise) -> Iterator[list[str]]:
     """While this lasts, the package's own functions and the libraries' raise; the names called are collected."""
     library = [Target(*name.rpartition(".")[::2]) for name in exercise.library]
     called: list[str] = []
-    kept = [(t.holder(), t.function, t.resolve()) for t in (*exercise.targets, *library)]
+    kept = [(t.holder(), t.function, t.resolve()) for t in (*exercise.functions, *library)]
     try:
-        for target in exercise.targets:
+        for target in exercise.functions:
             refuse = _forbidden(called, f"{target}: this is the function you are writing")
             setattr(target.holder(), target.function, refuse)
         for target in library:
@@ -114,41 +116,79 @@ def _forbidden(called: list[str], message: str) -> Callable[..., Any]:
 def originals(exercise: Exercise) -> dict[str, Any]:
     """The package's functions by name, out of reach of `forbidding`; for a method, a subclass that holds it."""
     return {t.function: type(t.owner, (t.holder(),), {t.function: t.resolve()}) if t.owner else t.resolve()
-            for t in exercise.targets}
+            for t in exercise.functions}
+
+
+def missing(exercise: Exercise) -> str | None:
+    """What this machine lacks to run an exercise, in a line; None: nothing."""
+    if exercise.needs_triton and importlib.util.find_spec("triton") is None:
+        return "needs Triton, which runs on Linux"
+    return None
 
 
 def run(exercise: Exercise, check: Check, path: Path) -> Result:
     """The result of one check on one file; never raises for anything that the file does."""
+    lacking = missing(exercise)
+    if lacking:
+        return Result(exercise.id, SKIPPED, "missing-here", (("problem", lacking),))
     ours = originals(exercise)
     cases = list(check.cases())
+    # before anything is forbidden: our launcher calls our kernel
+    wanted = [check.call(ours[_called(exercise, case).function], **copied(case.args)) for case in cases]
     with forbidding(exercise) as called:
         try:
             module = load_file(path)
         except BaseException as error:
             return _broken_file(exercise, path, error)
-        for target in exercise.targets:
-            if not hasattr(module, target.reader_name):
-                return Result(exercise.id, FAILED, "missing", (
-                    ("problem", f"{path.name} has no {target.reader_name}"),
-                    ("so", f"'minillm reset {exercise.id}' puts its stub back, and leaves the rest as it is")))
-        for target in exercise.targets:
-            told = _other_parameters(ours[target.function], getattr(module, target.reader_name))
-            if told:
-                return Result(exercise.id, FAILED, "signature", told)
+        unlike = _unlike(exercise, ours, module, path)
+        if unlike:
+            return unlike
         for other in catalogue.of_step(exercise.step_number):
             if other.id != exercise.id:  # one mistake is one exercise's
                 borrow(module, other)
         outcomes = []
-        for case in cases:
-            target = next(t for t in exercise.targets if case.function in (None, t.function))
+        for case, expected in zip(cases, wanted):
+            theirs = getattr(module, _called(exercise, case).reader_name)
             try:
-                outcomes.append(_outcome(check, ours[target.function], getattr(module, target.reader_name), case))
+                outcomes.append(_outcome(check, theirs, case, expected, path))
             except BaseException as error:  # SystemExit and its like would take the check with them
                 return _ended(exercise, path, case, error)
     if called:
         return Result(exercise.id, FAILED, "forbidden", (("problem", f"your code calls {called[0]}"),))
     failed = next((o for o in outcomes if not o.right), None)
-    return Result(exercise.id, PASSED) if failed is None else _failure(exercise, check, path, outcomes, failed)
+    if failed is None:
+        return Result(exercise.id, PASSED)
+    result = _failure(exercise, check, path, outcomes, failed)
+    return _with_picture(exercise, check, result, ours, module, failed.case)
+
+
+def _called(exercise: Exercise, case: Case) -> Target:
+    """What a case calls: a kernel's launcher, or else the function of its name, or the only one."""
+    return exercise.launcher or next(t for t in exercise.targets if case.function in (None, t.function))
+
+
+def _with_picture(exercise: Exercise, check: Check, result: Result, ours: dict[str, Any], module: ModuleType,
+                  case: Case) -> Result:
+    """The result with what its check draws of ours and theirs, if it draws."""
+    if check.draw is None or result.status != FAILED:
+        return result
+    target = _called(exercise, case)
+    args = copied(case.args)
+    return replace(result, picture=tuple(check.draw(ours[target.function], getattr(module, target.reader_name), args)))
+
+
+def _unlike(exercise: Exercise, ours: dict[str, Any], module: ModuleType, path: Path) -> Result | None:
+    """The result if a file lacks a function of the exercise, or has it with other parameters."""
+    for target in exercise.functions:
+        if not hasattr(module, target.reader_name):
+            return Result(exercise.id, FAILED, "missing", (
+                ("problem", f"{path.name} has no {target.reader_name}"),
+                ("so", f"'minillm reset {exercise.id}' puts its stub back, and leaves the rest as it is")))
+    for target in exercise.functions:
+        told = _other_parameters(ours[target.function], getattr(module, target.reader_name))
+        if told:
+            return Result(exercise.id, FAILED, "signature", told)
+    return None
 
 
 def _other_parameters(ours: Any, theirs: Any) -> tuple[tuple[str, str], ...]:
@@ -157,6 +197,10 @@ def _other_parameters(ours: Any, theirs: Any) -> tuple[tuple[str, str], ...]:
         return (("problem", f"{ours.__name__} is {show(theirs)}: expected a function"),)
     if isinstance(ours, type):
         return ()
+    if hasattr(ours, "fn"):  # a Triton kernel, around its function
+        if not hasattr(theirs, "fn"):
+            return (("problem", f"{ours.__name__} is no kernel any more: expected @triton.jit above it"),)
+        ours, theirs = ours.fn, theirs.fn
     wanted, came = (", ".join(inspect.signature(function).parameters) for function in (ours, theirs))
     if wanted == came:
         return ()
@@ -164,19 +208,30 @@ def _other_parameters(ours: Any, theirs: Any) -> tuple[tuple[str, str], ...]:
             ("idea", "Keep the parameters as the stub has them: whoever calls the function relies on them."))
 
 
-def _outcome(check: Check, ours: Callable[..., Any], theirs: Callable[..., Any], case: Case) -> Outcome:
-    """What the reader's function gives in one case, beside what ours does."""
-    expected = check.call(ours, **copied(case.args))
+def _outcome(check: Check, theirs: Callable[..., Any], case: Case, expected: Any, path: Path) -> Outcome:
+    """What the reader's function gives in one case, beside what ours gave."""
     args = copied(case.args)
     try:
         came = check.call(theirs, **args)
     except Exception as error:
-        return Outcome(case, expected, error=error)
+        return Outcome(case, expected, error=_raised(error, path))
     found = difference(expected, came, check.tolerance, check.names)
     changed = written_into(case.args, args)
     if found is None and changed:
         found = Difference("input-changed", f"{changed} as it was before the call", f"{changed} written into")
     return Outcome(case, expected, came, difference=found)
+
+
+def _raised(error: Exception, path: Path) -> Exception:
+    """What the reader's code raised: Triton's interpreter wraps an error that comes from inside of a kernel.
+
+    Its traceback is the innermost one that passes a line of the reader's.
+    """
+    trace = error.__traceback__
+    while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
+        error = error.__cause__
+        trace = error.__traceback__ if _frames(error, path) else trace
+    return error.with_traceback(trace)
 
 
 def _broken_file(exercise: Exercise, path: Path, error: BaseException) -> Result:
@@ -256,5 +311,9 @@ def _named(error: BaseException) -> str:
 
 def _place(error: BaseException, path: Path) -> list[tuple[str, str]]:
     """The reader's own line that was running, if one was."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    frames = _frames(error, path)
     return [("at", f"{path.name}, line {frames[-1].lineno}: {frames[-1].line}")] if frames else []
+
+
+def _frames(error: BaseException, path: Path) -> list[traceback.FrameSummary]:
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]

@@ -11,7 +11,7 @@ from minillm.course import catalogue, source
 from minillm.course.checking import Checked
 from minillm.course.exercise import Exercise
 from minillm.course.progress import ALL_HINTS, Progress
-from minillm.course.running import NOT_STARTED
+from minillm.course.running import NOT_STARTED, SKIPPED
 from minillm.course.workspace import Workspace
 
 LABEL = 10
@@ -25,13 +25,18 @@ def width() -> int:
 
 
 def headline(checked: Checked) -> str:
-    words = {"passed": "passed", "not started": "not written yet", "failed": "not yet"}[checked.result.status]
+    words = {"passed": "passed", "not started": "not written yet", "failed": "not yet",
+             "skipped": dict(checked.result.facts).get("problem")}[checked.result.status]
     return f"{checked.exercise.id} {checked.exercise.title}: {words}"
 
 
 def details(checked: Checked) -> list[str]:
-    """The facts of a result, one below the other, and what the reader's code printed."""
+    """The facts of a result, one below the other, its picture, and what the reader's code printed."""
+    if checked.result.status == SKIPPED:
+        return []  # the headline says it
     lines = [line for label, text in checked.result.facts for line in fact(label, text)]
+    if checked.result.picture:
+        lines += ["", *(f"  {line}".rstrip() for line in checked.result.picture)]
     if checked.printed:
         lines += ["", "  your code printed:", *(f"    {line}" for line in checked.printed)]
     return lines
@@ -48,6 +53,8 @@ def fact(label: str, text: str) -> list[str]:
 def after_check(progress: Progress, workspace: Workspace, checked: Checked) -> list[str]:
     """What to do now."""
     exercise, result = checked.exercise, checked.result
+    if result.status == SKIPPED:
+        return next_lines(progress, workspace)
     if not result.passed:
         seen = progress.of(exercise).hints
         if seen >= ALL_HINTS:

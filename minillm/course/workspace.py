@@ -127,7 +127,7 @@ def reset(workspace: Workspace, exercise: Exercise) -> tuple[Path, Path | None]:
         raise CourseError(f"{workspace.shown(path)}, line {error.lineno}: {error.msg}: expected Python; mend it, "
                           f"or start the whole file again with: minillm reset step{step.number}") from None
     backup = _back_up(workspace, path)
-    for target in exercise.targets:
+    for target in exercise.functions:
         text = _replaced(text, exercise, target.reader_name, build.function_lines(exercise, target, solved=False))
     write_atomically(path, text.encode())
     return path, backup

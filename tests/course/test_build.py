@@ -98,9 +98,20 @@ def test_a_stub_keeps_signature_and_docstring_and_nothing_of_the_body() -> None:
             blank, full = source.find(stub, name), source.find(solution, name)
             assert ast.unparse(blank.args) == ast.unparse(full.args)
             assert ast.get_docstring(blank) == ast.get_docstring(full) is not None
-            assert ast.unparse(blank.body[1:]) == f"raise NotImplementedError('exercise {exercise_id}')"
+            raising = f"raise NotImplementedError('exercise {exercise_id}')"
+            marked = f"# exercise {exercise_id}: blank" in "\n".join(source.read(target).lines)
+            body = [ast.unparse(statement) for statement in blank.body[1:]]
+            assert raising in body if marked else body == [raising]
             ours = source.find(ast.parse(target.source_path().read_text()), target.qualname)
             assert ast.dump(full) == ast.dump(ours)
+
+
+def test_a_launcher_stands_whole_in_stub_and_solution() -> None:
+    for launcher in [e.launcher for e in catalogue.EXERCISES if e.launcher]:
+        ours = ast.dump(source.find(ast.parse(launcher.source_path().read_text()), launcher.qualname))
+        step = next(catalogue.step_of(e) for e in catalogue.EXERCISES if e.launcher == launcher)
+        for text in (build.stub(step), build.solution(step)):
+            assert ast.dump(source.find(ast.parse(text), launcher.qualname)) == ours
 
 
 def test_every_file_can_be_loaded_on_its_own() -> None:
@@ -146,13 +157,14 @@ def test_the_catalogue_is_complete() -> None:
         assert e.hints[2].count("____") in (1, 2), f"{e.id}: the third hint leaves one expression blank"
         assert 1 <= e.difficulty <= 3
         assert 5 <= e.minutes <= 25
-        assert all(t.resolve() for t in (*e.targets, *e.given))
+        assert all(t.resolve() for t in (*e.functions, *e.given))
+        assert not (e.core and e.warm_up)
         lines = sum(source.answer_lines(source.read(t), e.id) for t in e.targets)
         assert (1 if not e.core else 3) <= lines <= 20
     for number in catalogue.STEPS:
-        core = [e for e in catalogue.of_step(number) if e.core]
-        assert len(core) <= 6
-        assert len([e for e in catalogue.of_step(number) if not e.core]) == len(catalogue.of_step(number)) - len(core)
+        parts = [e.part for e in catalogue.of_step(number)]
+        assert parts.count("core") <= 6
+        assert parts == sorted(parts, key=["warm-up", "core", "further"].index)
 
 
 def test_every_exercise_names_a_section_that_its_lesson_has() -> None:
@@ -166,7 +178,7 @@ def test_every_exercise_names_a_section_that_its_lesson_has() -> None:
 
 def test_catalogued_functions_are_called_through_their_module() -> None:
     """A name imported from its module would stay ours when the module's is exchanged; as an annotation it may."""
-    targets = {(t.module, (t.owner or t.function)) for e in catalogue.EXERCISES for t in e.targets}
+    targets = {(t.module, (t.owner or t.function)) for e in catalogue.EXERCISES for t in e.functions}
     for path in PACKAGE.rglob("*.py"):
         tree = ast.parse(path.read_text())
         used = used_names(tree)

@@ -69,9 +69,21 @@ def memory_runs_out(model, report: exchange.Report) -> None:
     llm.generate(["One two", "Red blue"], SamplingParams(temperature=0, max_tokens=12, ignore_eos=True))
 
 
+def six_puzzles(model, report: exchange.Report) -> None:
+    """What lesson 4 does first: a launch of each puzzle's kernel."""
+    import torch
+    from minillm.kernels import puzzles
+
+    x = torch.arange(4.0, device="cuda" if torch.cuda.is_available() else "cpu")
+    rows, table = x.view(2, 2), torch.tensor([0], dtype=torch.int32, device=x.device)
+    puzzles.add(x, x, 4), puzzles.gaps(x), puzzles.row_sum(rows), puzzles.softmax(rows), puzzles.matmul(rows, rows)
+    puzzles.gather(rows[None], table, 2)
+
+
 NOTEBOOKS = {  # what no command runs
     "02_kv_cache_and_paging": (texts_in_a_tree, fewer_bits),
     "03_batching": (a_batch_that_waits, memory_runs_out),
+    "04_attention": (six_puzzles,),
 }
 # appended to a file of solutions: every call of a function of it leaves the function's name in $CALLS
 SPY = '''
@@ -98,8 +110,13 @@ for _class, _name in {names!r}:
 '''
 
 
+def called(exercise: Exercise) -> tuple[Target, ...]:
+    """What Python calls of an exercise: of a Triton kernel the launcher."""
+    return (exercise.launcher,) if exercise.launcher else exercise.targets
+
+
 def packages_own() -> dict[str, object]:
-    return {str(t): t.resolve() for e in SERVING for t in e.targets}
+    return {str(t): t.resolve() for e in SERVING for t in e.functions}
 
 
 def test_all_solutions_are_used_and_undone(clone: Workspace) -> None:
@@ -112,7 +129,8 @@ def test_all_solutions_are_used_and_undone(clone: Workspace) -> None:
         assert report.attention == "reference"
         after = packages_own()
         assert all(after[name] is not before[name] for name in before)
-        assert all(function.__code__.co_filename.startswith(str(clone.mine)) for function in after.values())
+        written = [getattr(function, "fn", function) for function in after.values()]  # fn: what a Triton kernel is of
+        assert all(function.__code__.co_filename.startswith(str(clone.mine)) for function in written)
         assert report.lines()[0].startswith("yours: 0.1 roofline_seconds, 1.1 request_metrics")
     finally:
         report.undo()
@@ -203,7 +221,7 @@ def test_each_function_serves_where_the_catalogue_says(smollm2, clone: Workspace
 
     solved(clone)
     for number, step in catalogue.STEPS.items():
-        names = [(t.owner and t.reader_name, t.function) for e in catalogue.of_step(number) for t in e.targets]
+        names = [(t.owner and t.reader_name, t.function) for e in catalogue.of_step(number) for t in called(e)]
         clone.file(step).write_text(clone.file(step).read_text() + SPY.format(names=names))
     calls = tmp_path / "calls"
     monkeypatch.setenv("CALLS", str(calls))
@@ -231,7 +249,7 @@ def test_each_function_serves_where_the_catalogue_says(smollm2, clone: Workspace
     for e in SERVING:
         assert e.used_by
         for name in e.used_by:
-            assert {t.function for t in e.targets} <= seen[name], f"{e.id} is not called by {name}"
+            assert {t.function for t in called(e)} <= seen[name], f"{e.id} is not called by {name}"
 
 
 def test_the_text_is_the_same_with_all_solutions_as_without(smollm2, clone: Workspace) -> None:

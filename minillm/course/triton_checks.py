@@ -1,0 +1,72 @@
+"""Checks of Triton kernels: the result is compared, and whether every load and store was inside of a tensor.
+
+What is right only by chance is NaN here: see `tracing`. A check is made with `kernel_check`, its mistakes with `gives`
+(a formula in torch for the result) and `strays` (right, but not inside).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from minillm.course import pictures, tracing
+from minillm.course.checks import Case, Check, Mistake, Outcome
+from minillm.course.compare import difference
+
+NAN = float("nan")
+
+
+def watched(function: Callable[..., torch.Tensor], **args: Any) -> tuple[torch.Tensor, str]:
+    """What a launcher returns, and whether its kernel stayed inside."""
+    with tracing.record() as trace:
+        result = function(**args)
+    return result, trace.told()
+
+
+def gives(formula: Callable[..., torch.Tensor]) -> Callable[[Sequence[Outcome]], bool]:
+    """A predicate: the result of every case is the formula's, and so is the first wrong one."""
+    def predicate(outcomes: Sequence[Outcome]) -> bool:
+        failed = next(o for o in outcomes if not o.right)
+        return (all(difference(formula(**o.case.args), o.came[0], 1e-5) is None for o in outcomes)
+                and difference(failed.expected[0], failed.came[0], 1e-5) is not None)
+
+    return predicate
+
+
+def strays(kinds: str, times: Callable[..., int] | None = None) -> Callable[[Sequence[Outcome]], bool]:
+    """A predicate: results are right, but there are loads, stores or both outside; `times` of them, if given."""
+    def predicate(outcomes: Sequence[Outcome]) -> bool:
+        failed = next(o for o in outcomes if not o.right)
+        found = " and ".join(kind for kind in ("load", "store") if kind in failed.came[1])
+        counts = [sum(map(int, re.findall(r"\d+", o.came[1]))) for o in outcomes]
+        return (found == kinds and all(difference(o.expected[0], o.came[0], 1e-5) is None for o in outcomes)
+                and (times is None or counts == [times(**o.case.args) for o in outcomes]))
+
+    return predicate
+
+
+def kernel_check(exercise: str, cases: Callable[[], Sequence[Case]], *mistakes: Mistake,
+           given: Callable[..., dict[str, Any]] = lambda **args: args) -> Check:
+    """A check that calls a launcher. `given`: what it is handed in a case, made of the case's arguments."""
+    return Check(
+        exercise,
+        cases,
+        mistakes,
+        names=("result", "accesses:"),
+        call=lambda function, **args: watched(function, **given(**args)),
+        draw=lambda ours, theirs, args: pictures.draw(ours, theirs, given(**args)),
+    )
+
+
+NO_KERNEL = Mistake(
+    "no-kernel",
+    "No kernel has run. The launcher, as it stood, starts it; what torch computes does not count.",
+    when=lambda outcomes: all(o.came[1] == "no kernel was launched" for o in outcomes),
+)
+
+
+def all_nan(like: torch.Tensor) -> torch.Tensor:
+    return torch.full_like(like, NAN)
