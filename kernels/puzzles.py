@@ -172,8 +172,8 @@ def matmul_kernel(a_ptr, b_ptr, out_ptr, M, N, K, BLOCK: tl.constexpr):
     """
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK] of a and out
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK] of b and out
+    acc = tl.zeros([BLOCK, BLOCK], tl.float32)  # the sum so far: wide, whatever a is
     # exercise 4.5: blank
-    acc = tl.zeros([BLOCK, BLOCK], tl.float32)
     for start in range(0, K, BLOCK):
         inner = start + tl.arange(0, BLOCK)  # [BLOCK] columns of a, rows of b
         a = tl.load(a_ptr + rows[:, None] * K + inner[None, :],

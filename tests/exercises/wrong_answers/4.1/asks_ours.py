@@ -1,0 +1,19 @@
+"""Asks ours."""
+
+import triton
+import triton.language as tl
+from minillm.kernels import puzzles
+
+DIAGNOSIS = "forbidden"
+
+
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at)
+    y = tl.load(y_ptr + at)
+    tl.store(out_ptr + at, x + y)
+
+
+def add(x, y, block=1024):
+    return puzzles.add(x, y, block)

@@ -1,0 +1,21 @@
+"""Torch does it."""
+
+import torch
+import triton
+import triton.language as tl
+
+DIAGNOSIS = "no-kernel"
+
+
+@triton.jit
+def softmax_kernel(x_ptr, out_ptr, row_stride, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < width
+    x = tl.load(x_ptr + row * row_stride + columns, mask=inside, other=float("-inf"))
+    powers = tl.exp(x - tl.max(x, axis=0))
+    tl.store(out_ptr + row * width + columns, powers / tl.sum(powers, axis=0), mask=inside)
+
+
+def softmax(x):
+    return torch.softmax(x, dim=1)
