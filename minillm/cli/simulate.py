@@ -40,6 +40,9 @@ class Cluster:
     overhead: Annotated[float, typer.Option(help="Seconds that every step takes besides.")] = 0.0
 
 
+CLUSTER = Cluster()
+
+
 class Counted:
     """Step times, with the rows and tokens of all steps counted."""
 
@@ -57,7 +60,7 @@ def register(app: typer.Typer) -> None:
     app.command()(simulate)
 
 
-@takes(cluster=Cluster(), work=WORK, limits=LIMITS, goal=Goal())
+@takes(cluster=CLUSTER, work=WORK, limits=LIMITS, goal=Goal())
 def simulate(
     cluster: Cluster,
     work: Work,
@@ -85,6 +88,8 @@ def simulate(
     """
     from minillm.measure import plan as planning
 
+    if cluster.margin != CLUSTER.margin and cluster.route in ("round-robin", "least-loaded"):
+        raise ValueError(f"--margin and --route {cluster.route}: expected --route prefix-aware")
     slo, shape, sheet = goal.slo(), find_shape(model), find_hardware(hardware)
     made = planning.plan(shape, sheet, weight_bits=bits, kv_bits=kv_bits)
     blocks, items = blocks_of(made, limits), items_of(work, WORK)
