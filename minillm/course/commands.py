@@ -236,7 +236,7 @@ def _progress_table(kept: Progress) -> None:
     passed = sum(kept.of(e).passed for e in core)
     out = console()
     out.print(rows)
-    out.print(f"{passed} of {len(core)} passed, those under Further not counted")
+    out.print(f"{passed} of {len(core)} passed, warm-ups and those under Further not counted")
 
 
 def reset(

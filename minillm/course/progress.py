@@ -38,9 +38,11 @@ class Progress:
     def of(self, exercise: Exercise) -> Record:
         return self.records.setdefault(exercise.id, Record())
 
-    def next(self) -> Exercise | None:
-        """The first core exercise not passed; None when all are."""
-        return next((e for e in catalogue.EXERCISES if e.core and not self.of(e).passed), None)
+    def next(self, after: Exercise | None = None) -> Exercise | None:
+        """The first core exercise not passed, or None; after a warm-up, the next warm-up of its step."""
+        core = [e for e in catalogue.EXERCISES if e.core]
+        begun = [e for e in catalogue.of_step(after.step_number) if e.warm_up] if after and after.warm_up else []
+        return next((e for e in [*begun, *core] if not self.of(e).passed), None)
 
     def solution_open(self, exercise: Exercise) -> bool:
         """Whether the reader has earned the answer."""

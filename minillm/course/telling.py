@@ -63,12 +63,12 @@ def after_check(progress: Progress, workspace: Workspace, checked: Checked) -> l
         first = f"next: write it, then minillm check {exercise.id}; " if result.status == NOT_STARTED else "next: "
         return [f"{first}minillm hint {exercise.id} (hint {seen + 1} of {ALL_HINTS})"]
     told = [f"compare: minillm solution {exercise.id} shows yours and ours side by side"]
-    return [*told, *next_lines(progress, workspace)]
+    return [*told, *next_lines(progress, workspace, exercise)]
 
 
-def next_lines(progress: Progress, workspace: Workspace) -> list[str]:
+def next_lines(progress: Progress, workspace: Workspace, after: Exercise | None = None) -> list[str]:
     """The next exercise, and where it is written."""
-    following = progress.next()
+    following = progress.next(after)
     if following is None:
         return ["next: every core exercise has passed; minillm generate --using exercises \"Who are you?\""]
     path = workspace.shown(workspace.file(catalogue.step_of(following)))
