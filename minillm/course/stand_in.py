@@ -29,6 +29,14 @@ def where_triton_is_missing() -> Iterator[None]:
     finally:
         for name in list(sys.modules):
             if name.partition(".")[0] == "triton" or name.startswith("minillm.kernels."):
-                del sys.modules[name]
+                _forget(name)
                 if name in before:
                     sys.modules[name] = before[name]
+
+
+def _forget(name: str) -> None:
+    """Undo `import name`, also for `from package import name`, which reads the package's attribute."""
+    del sys.modules[name]
+    package, _, last = name.rpartition(".")
+    if parent := sys.modules.get(package):
+        vars(parent).pop(last, None)

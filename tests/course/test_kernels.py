@@ -35,7 +35,11 @@ def no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine without Triton: it is not found, and importing it fails."""
     for name in list(sys.modules):
         if name.partition(".")[0] == "triton" or name.startswith("minillm.kernels."):
+            module = sys.modules[name]
             monkeypatch.delitem(sys.modules, name)
+            package, _, last = name.rpartition(".")
+            if getattr(sys.modules.get(package), last, None) is module:
+                monkeypatch.delattr(sys.modules[package], last)  # `from package import name` would find it
     monkeypatch.setitem(sys.modules, "triton", None)
 
 
@@ -164,6 +168,8 @@ def test_without_triton_the_rest_of_a_file_is_loaded_and_exchanged(no_triton: No
         import triton  # noqa: F401
     with pytest.raises(ImportError):
         import minillm.kernels.puzzles  # noqa: F401
+    with pytest.raises(ImportError):
+        from minillm.kernels import puzzles  # noqa: F401
 
 
 def test_with_triton_nothing_stands_in(tmp_path: Path) -> None:
