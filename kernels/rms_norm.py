@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from minillm.kernels.case import Case
 
 
 def add_rms_norm_reference(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor,
@@ -70,3 +71,11 @@ def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor,
 def warps(block: int) -> int:
     """Warps for a row of `block` values: about 8 values a thread, so that a row stays in registers."""
     return min(16, max(1, block // 256))
+
+
+def cases() -> list[Case]:
+    """Rows of SmolLM2-135M (576), of an 8B model (4,096) and of a 70B one (8,192)."""
+    pointers = dict.fromkeys(("x_ptr", "residual_ptr", "weight_ptr", "normed_ptr", "total_ptr"), "*bf16")
+    return [Case(f"rms_norm {width} bf16", add_rms_norm_kernel, {**pointers, "width": "i32:16", "eps": "fp32"},
+                 {"BLOCK": triton.next_power_of_2(width)}, warps(triton.next_power_of_2(width)), 1, False)
+            for width in (576, 4096, 8192)]
