@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from minillm.attention import reference
 from minillm.attention.reference import causal_mask
 from minillm.cache.base import KVCache
 from minillm.decoding.generate import Choose
@@ -184,7 +185,7 @@ def attention_with_a_bug(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scal
     k = k.repeat(1, heads // kv_heads, 1)  # [S_k, H, D]
     v = v.repeat(1, heads // kv_heads, 1)  # [S_k, H, D_v]
     scores = torch.einsum("qhd,khd->hqk", q, k) * scale  # [H, S_q, S_k]
-    scores = scores.masked_fill(~causal_mask(queries, keys, None, q.device), float("-inf"))
+    scores = scores.masked_fill(~reference.causal_mask(queries, keys, None, q.device), float("-inf"))
     return torch.einsum("hqk,khd->qhd", torch.softmax(scores, dim=-1), v)  # [S_q, H, D_v]
 
 

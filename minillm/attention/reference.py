@@ -11,9 +11,10 @@ import torch
 
 
 def causal_mask(queries: int, keys: int, window: int | None, device: torch.device | str) -> torch.Tensor:
-    """Boolean [S_q, S_k], True where query i may see key j.
+    """Boolean [S_q, S_k], True where query i may see key j: none that is later, and with a window none too far back.
 
-    With a window of W each query sees at most W keys, itself included (Mistral's convention).
+    The queries are the last S_q of the S_k positions; of more queries than keys the first see none. With a window of W
+    each query sees at most W keys, itself included (Mistral's convention).
     """
     i = torch.arange(queries, device=device)[:, None] + (keys - queries)  # [S_q, 1] position of each query
     j = torch.arange(keys, device=device)[None, :]  # [1, S_k]

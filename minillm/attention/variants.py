@@ -47,7 +47,8 @@ def grouped_query(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: floa
                   visible: torch.Tensor) -> torch.Tensor:
     """GQA: H / H_kv query heads share a K/V head (Ainslie et al. 2023). Kept of a token: H_kv * (D + D_v) values.
 
-    q [S_q, H, D], k [S_k, H_kv, D], v [S_k, H_kv, D_v] -> [S_q, H, D_v]. H_kv = H is MHA, H_kv = 1 is MQA.
+    q [S_q, H, D], k [S_k, H_kv, D], v [S_k, H_kv, D_v], visible [S_q, S_k] -> [S_q, H, D_v]. H_kv = H is MHA, H_kv = 1
+    is MQA.
     """
     heads = q.shape[1]
     return multi_head(q, expand_kv_heads(k, heads), expand_kv_heads(v, heads), scale, visible)
@@ -106,6 +107,7 @@ def expand_latent(latent: torch.Tensor, k_rope: torch.Tensor, w_uk: torch.Tensor
 def absorb(q_nope: torch.Tensor, q_rope: torch.Tensor, w_uk: torch.Tensor) -> torch.Tensor:
     """The query that meets the latent itself: q_nope [S, H, D_n], q_rope [S, H, D_r] -> [S, H, R + D_r].
 
+    w_uk [H, D_n, R] makes head h's key of a latent c [R]: W_UK[h]·c, and the rotated part stands behind it.
     q·(W_UK·c) = (W_UKᵀ·q)·c: the up-projection is done once for the query instead of once for every key.
     """
     q_latent = torch.einsum("shn,hnr->shr", q_nope, w_uk)  # [S, H, R]
@@ -113,7 +115,7 @@ def absorb(q_nope: torch.Tensor, q_rope: torch.Tensor, w_uk: torch.Tensor) -> to
 
 
 def values_from_latent(out: torch.Tensor, w_uv: torch.Tensor) -> torch.Tensor:
-    """What heads would have found in their values: out [S, H, R], a mean of latents -> W_UV·out [S, H, D_v]."""
+    """What heads would have found in their values: out [S, H, R], means of latents, w_uv [H, D_v, R] -> [S, H, D_v]."""
     return torch.einsum("shr,hvr->shv", out, w_uv)
 
 
@@ -130,7 +132,10 @@ def mla_expanded(q_nope: torch.Tensor, q_rope: torch.Tensor, latent: torch.Tenso
 
 def mla_absorbed(q_nope: torch.Tensor, q_rope: torch.Tensor, latent: torch.Tensor, k_rope: torch.Tensor,
                  w_uk: torch.Tensor, w_uv: torch.Tensor) -> torch.Tensor:
-    """MLA as MQA over the latents: one K head of R + D_r values, whose first R are its V. Shapes as `mla_expanded`."""
+    """MLA as MQA over the latents: one K head of R + D_r values, whose first R are its V. Causal, as `mla_expanded`.
+
+    q_nope [S_q, H, D_n], q_rope [S_q, H, D_r], latent [S_k, R], k_rope [S_k, D_r] -> [S_q, H, D_v].
+    """
     scale = mla_scale(q_nope.shape[-1], q_rope.shape[-1])
     k = torch.cat([latent, k_rope], dim=-1)[:, None]  # [S_k, 1, R + D_r]
     v = latent[:, None]  # [S_k, 1, R]

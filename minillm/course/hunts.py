@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from minillm.attention.reference import causal_mask
+from minillm.attention import flash, reference
 from minillm.cache.prefix import hash_block
 
 BLOCK = 2  # tokens of a block in reused_with_a_bug and in let_in_with_a_bug
@@ -20,7 +20,7 @@ def attention_with_a_bug(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scal
     k = k.repeat(1, heads // kv_heads, 1)  # [S_k, H, D]
     v = v.repeat(1, heads // kv_heads, 1)  # [S_k, H, D_v]
     scores = torch.einsum("qhd,khd->hqk", q, k) * scale  # [H, S_q, S_k]
-    scores = scores.masked_fill(~causal_mask(queries, keys, None, q.device), float("-inf"))
+    scores = scores.masked_fill(~reference.causal_mask(queries, keys, None, q.device), float("-inf"))
     return torch.einsum("hqk,khd->qhd", torch.softmax(scores, dim=-1), v)  # [S_q, H, D_v]
 
 
@@ -88,3 +88,32 @@ def smallest_crowd() -> tuple[int, list[int], list[list[int]]]:
     what was left. Smallest: the fewest tokens in left and arriving together.
     """
     return 2, [1, 2], [[1, 2, 3], [9]]
+
+
+def seen_with_a_bug(queries: int, keys: int, block: int, window: int) -> torch.Tensor:
+    """Which keys each query sees if attention goes by tiles of `block` queries and `block` keys: [S_q, S_k], boolean.
+
+    It should be those of `reference.causal_mask`: the queries are the last of the positions, and each sees the last
+    `window` keys up to itself. There is one mistake in it.
+    """
+    mask = reference.causal_mask(queries, keys, window, "cpu")
+    seen = torch.zeros_like(mask)
+    for rows in flash.tiles(range(queries), block):
+        first, last = rows[0] + keys - queries, rows[-1] + keys - queries  # positions of the tile's queries
+        for columns in flash.tiles(range(keys), block):
+            tile = slice(rows.start, rows.stop), slice(columns.start, columns.stop)
+            if columns[0] > last or columns[-1] <= first - window:
+                continue  # too late or too old for all of the tile's queries: it is skipped
+            if columns[-1] > first:  # some keys are too late for some queries
+                seen[tile] = mask[tile]
+            else:
+                seen[tile] = True  # no mask is needed
+    return seen
+
+
+def smallest_leak() -> dict[str, int]:
+    """Sizes of the smallest input on which seen_with_a_bug is wrong: queries, keys, block and window.
+
+    Each is at least 1, and there are no more queries than keys. Smallest: the fewest queries and keys together.
+    """
+    return {"queries": 1, "keys": 2, "block": 2, "window": 1}
