@@ -1,7 +1,7 @@
 """Every kernel compiled ahead of time for five chips, none of which need be here: registers, spills, occupancy.
 
 `compile_case` is the work, for one kernel and one chip. `compile_all` runs it in a process of its own, since Triton
-decides when it is imported whether kernels are compiled or interpreted: `python -m minillm.kernels.aot --json`.
+decides when it is imported whether kernels are compiled or interpreted: `python -m minillm.kernels.aot`.
 A figure that the compiler does not give is an error here, never a 0.
 """
 
@@ -26,7 +26,7 @@ from minillm.kernels.case import Case
 from minillm.kernels.chips import CHIPS, Occupancy, excesses, occupancy
 
 # the modules of this folder that hold kernels, in reading order
-MODULES = ("rms_norm", "swiglu", "rope_cache")
+MODULES = ("puzzles", "rms_norm", "rope_cache", "swiglu")
 
 INSTRUCTIONS = {"tcgen05": r"\btcgen05\.mma\b", "wgmma": r"\bwgmma\.mma_async\b", "mma": r"\bmma\.sync\b",
                 "mfma": r"\bv_mfma_"}
@@ -85,7 +85,7 @@ def compile_all(chips: list[str] | None = None, modules: list[str] | None = None
     if find_spec("triton") is None:
         raise ValueError("triton is not installed: expected it, to compile kernels (pip install 'triton>=3.6', Linux)")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "minillm.kernels.aot", "--json", "--chips", *chips, "--modules", *modules]
+    command = [sys.executable, "-m", "minillm.kernels.aot", "--chips", *chips, "--modules", *modules]
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
     if run.returncode:
         lines = run.stderr.strip().splitlines() or [f"the compiler ended with code {run.returncode}"]
@@ -207,11 +207,10 @@ def _compile_numbered(work: tuple[list[str], int, str]) -> Report | str:
 
 
 def main() -> int:
-    """Compile what the command line names, in as many processes as there are processors, and print the reports."""
+    """Compile what the command line names, in a process for each processor, and print the reports as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--chips", nargs="+", default=list(CHIPS), choices=list(CHIPS))
     parser.add_argument("--modules", nargs="+", default=list(MODULES), choices=MODULES)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of one line a kernel")
     asked = parser.parse_args()
     work = [(asked.modules, number, chip) for number, (_, case) in enumerate(all_cases(asked.modules))
             for chip in asked.chips if case.chips is None or chip in case.chips]
@@ -223,10 +222,7 @@ def main() -> int:
         more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
         print(failures[0] + more, file=sys.stderr)
         return 1
-    if asked.json:
-        print(json.dumps([asdict(report) for report in reports]))
-    else:
-        print(*reports, sep="\n")
+    print(json.dumps([asdict(report) for report in reports]))
     return 0
 
 

@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from minillm.kernels.case import Case
 
+WIDEST = 16384  # values of a row; one of 32,768 in float32 spills, for a program's threads hold it in registers
+
 
 def add_rms_norm_reference(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor,
                            eps: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -46,7 +48,7 @@ def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor,
     """The kernel's launcher; see `add_rms_norm_reference` for what it computes.
 
     x, residual [T, N] contiguous, of one dtype (float32, float16, bfloat16); weight [N]. Returns new tensors.
-    Raises ValueError for other shapes, dtypes or strides, or rows of more than 65,536 values.
+    Raises ValueError for other shapes, dtypes or strides, or rows of more than 16,384 values.
     """
     if x.dim() != 2 or residual.shape != x.shape:
         raise ValueError(f"x is {list(x.shape)} and residual {list(residual.shape)}: expected both [T, N]")
@@ -58,8 +60,8 @@ def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor,
     if not (x.is_contiguous() and residual.is_contiguous() and weight.is_contiguous()):
         raise ValueError("x, residual or weight is not contiguous: expected rows one after another")
     tokens, width = x.shape
-    if not 1 <= width <= 65536:
-        raise ValueError(f"rows have {width} values: expected 1 to 65536")
+    if not 1 <= width <= WIDEST:
+        raise ValueError(f"rows have {width} values: expected 1 to {WIDEST}")
     normed, total = torch.empty_like(x), torch.empty_like(x)
     if tokens:
         block = triton.next_power_of_2(width)
@@ -69,13 +71,19 @@ def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor,
 
 
 def warps(block: int) -> int:
-    """Warps for a row of `block` values: about 8 values a thread, so that a row stays in registers."""
+    """Warps for a row of `block` values: 8 values a thread, in 16 bits one load of 16 bytes from each input.
+
+    From 8,192 values on there are more a thread: 16 warps, of 64 lanes on AMD, are as many as a block may have.
+    """
     return min(16, max(1, block // 256))
 
 
 def cases() -> list[Case]:
-    """Rows of SmolLM2-135M (576), of an 8B model (4,096) and of a 70B one (8,192)."""
-    pointers = dict.fromkeys(("x_ptr", "residual_ptr", "weight_ptr", "normed_ptr", "total_ptr"), "*bf16")
-    return [Case(f"rms_norm {width} bf16", add_rms_norm_kernel, {**pointers, "width": "i32:16", "eps": "fp32"},
-                 {"BLOCK": triton.next_power_of_2(width)}, warps(triton.next_power_of_2(width)), 1, False)
-            for width in (576, 4096, 8192)]
+    """Rows of SmolLM2-135M (576), of an 8B model (4,096), of a 70B one (8,192), and the widest."""
+    made = []
+    for width, dtype in ((576, "bf16"), (4096, "bf16"), (8192, "bf16"), (WIDEST, "fp32")):
+        pointers = dict.fromkeys(("x_ptr", "residual_ptr", "weight_ptr", "normed_ptr", "total_ptr"), f"*{dtype}")
+        block = triton.next_power_of_2(width)
+        made.append(Case(f"rms_norm {width} {dtype}", add_rms_norm_kernel,
+                         {**pointers, "width": "i32:16", "eps": "fp32"}, {"BLOCK": block}, warps(block), 1, False))
+    return made

@@ -16,7 +16,7 @@ import typer
 import typer.core
 
 import minillm
-from minillm.cli import bench, doctor, generation, machine, models, simulate, tour
+from minillm.cli import bench, doctor, generation, kernels, machine, models, simulate, tour
 from minillm.cli.lines import closest
 from minillm.course import commands as course
 
@@ -54,7 +54,7 @@ def start(
         print(ctx.get_help())
 
 
-for room in (tour, models, generation, bench, simulate, machine, doctor, course):
+for room in (tour, models, generation, bench, simulate, machine, kernels, doctor, course):
     room.register(app)
 
 
