@@ -84,8 +84,8 @@ def _rows(name: str, reports: list[Report]) -> Table:
         fit = r.occupancy()
         launch = f"{r.chip}: {_count(r.num_warps, 'warp')}, {_count(r.num_stages, 'stage')}"
         # of several kinds of spill the largest figure; what each is stands below the tables
-        shown.add_row(launch, str(r.registers), str(max(r.spills.values())), _kib(r.shared_bytes), f"{fit.warps}/{fit.max_warps}",
-                      _limit(fit.limit), "+".join(r.instructions) or "-")
+        shown.add_row(launch, str(r.registers), str(max(r.spills.values())), _kib(r.shared_bytes),
+                      f"{fit.warps}/{fit.max_warps}", _limit(fit.limit), "+".join(r.instructions) or "-")
     return shown
 
 
