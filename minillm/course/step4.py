@@ -1,7 +1,11 @@
-"""Step 4, attention: six puzzles that lead into Triton, each a kernel beside its specification in torch."""
+"""Step 4, attention: six puzzles that lead into Triton, each a kernel beside its specification in torch.
+
+The exercises that are written in torch are in step4_torch.
+"""
 
 from __future__ import annotations
 
+from minillm.course import step4_torch
 from minillm.course.exercise import Exercise, Step, Target
 
 STEP = Step(4, "attention", "Attention: variants, tiles and kernels")
@@ -168,4 +172,4 @@ GATHER = Exercise(
            "would turn round without a word.",
 )
 
-EXERCISES = (ADD, GAPS, ROW_SUM, SOFTMAX, MATMUL, GATHER)
+EXERCISES = (ADD, GAPS, ROW_SUM, SOFTMAX, MATMUL, GATHER, *step4_torch.CORE, *step4_torch.FURTHER)

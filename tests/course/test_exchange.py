@@ -80,10 +80,22 @@ def six_puzzles(model, report: exchange.Report) -> None:
     puzzles.gather(rows[None], table, 2)
 
 
+def heads_tiles_and_splits(model, report: exchange.Report) -> None:
+    """What lesson 4 does in torch: heads that share K and V, a mask, tiles, splits that are merged, and latents."""
+    import torch
+
+    from minillm.attention import flash, reference, variants
+
+    q, kv = torch.ones(2, 2, 1), torch.ones(2, 1, 1)  # [S, H, D], [S, H_kv, D]
+    variants.grouped_query(q, kv, kv, 1.0, reference.causal_mask(2, 2, None, "cpu"))
+    flash.split_attention(q, kv, kv, 1.0, splits=2)
+    variants.mla_absorbed(q, q, kv[:, 0], kv[:, 0], *torch.ones(2, 2, 1, 1))
+
+
 NOTEBOOKS = {  # what no command runs
     "02_kv_cache_and_paging": (texts_in_a_tree, fewer_bits),
     "03_batching": (a_batch_that_waits, memory_runs_out),
-    "04_attention": (six_puzzles,),
+    "04_attention": (six_puzzles, heads_tiles_and_splits),
 }
 # appended to a file of solutions: every call of a function of it leaves the function's name in $CALLS
 SPY = '''

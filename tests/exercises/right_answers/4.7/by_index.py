@@ -1,0 +1,13 @@
+"""By index."""
+
+from minillm.attention.variants import multi_head
+
+
+def expand_kv_heads(kv, heads):
+    group = heads // kv.shape[1]
+    return kv[:, [head // group for head in range(heads)]]
+
+
+def grouped_query(q, k, v, scale, visible):
+    heads = q.shape[1]
+    return multi_head(q, expand_kv_heads(k, heads), expand_kv_heads(v, heads), scale, visible)

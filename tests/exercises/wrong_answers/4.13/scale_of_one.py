@@ -1,0 +1,20 @@
+"""Scale of one."""
+
+import torch
+
+from minillm.attention import reference
+from minillm.attention.variants import values_from_latent
+
+DIAGNOSIS = "no-scale"
+
+
+def absorb(q_nope, q_rope, w_uk):
+    q_latent = torch.einsum("shn,hnr->shr", q_nope, w_uk)
+    return torch.cat([q_latent, q_rope], dim=-1)
+
+
+def mla_absorbed(q_nope, q_rope, latent, k_rope, w_uk, w_uv):
+    scale = 1.0
+    k = torch.cat([latent, k_rope], dim=-1)[:, None]
+    out = reference.causal_attention(absorb(q_nope, q_rope, w_uk), k, latent[:, None], scale)
+    return values_from_latent(out, w_uv)

@@ -1,0 +1,7 @@
+"""No window."""
+
+DIAGNOSIS = "exception"
+
+
+def smallest_leak():
+    return {"queries": 1, "keys": 2, "block": 2, "window": None}

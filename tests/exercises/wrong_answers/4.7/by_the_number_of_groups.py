@@ -1,0 +1,14 @@
+"""By the number of groups."""
+
+from minillm.attention.variants import multi_head
+
+DIAGNOSIS = "as-often-as-kv-heads"
+
+
+def expand_kv_heads(kv, heads):
+    return kv.repeat_interleave(kv.shape[1], dim=1)
+
+
+def grouped_query(q, k, v, scale, visible):
+    heads = q.shape[1]
+    return multi_head(q, expand_kv_heads(k, heads), expand_kv_heads(v, heads), scale, visible)

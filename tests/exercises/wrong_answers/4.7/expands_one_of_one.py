@@ -1,0 +1,14 @@
+"""Expands one of one."""
+
+from minillm.attention.variants import multi_head
+
+DIAGNOSIS = "exception"
+
+
+def expand_kv_heads(kv, heads):
+    return kv.expand(-1, heads, -1)
+
+
+def grouped_query(q, k, v, scale, visible):
+    heads = q.shape[1]
+    return multi_head(q, expand_kv_heads(k, heads), expand_kv_heads(v, heads), scale, visible)

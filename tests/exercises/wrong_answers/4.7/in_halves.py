@@ -1,0 +1,14 @@
+"""In halves."""
+
+from minillm.attention.variants import multi_head
+
+DIAGNOSIS = "dtype"
+
+
+def expand_kv_heads(kv, heads):
+    return kv.repeat_interleave(heads // kv.shape[1], dim=1).float()
+
+
+def grouped_query(q, k, v, scale, visible):
+    heads = q.shape[1]
+    return multi_head(q, expand_kv_heads(k, heads), expand_kv_heads(v, heads), scale, visible)

@@ -1,0 +1,14 @@
+"""K and v differ."""
+
+from minillm.attention.variants import multi_head
+
+DIAGNOSIS = "groups-differ"
+
+
+def expand_kv_heads(kv, heads):
+    return kv.repeat_interleave(heads // kv.shape[1], dim=1)
+
+
+def grouped_query(q, k, v, scale, visible):
+    heads = q.shape[1]
+    return multi_head(q, expand_kv_heads(k, heads), v.repeat(1, heads // v.shape[1], 1), scale, visible)

@@ -1,0 +1,16 @@
+"""Tiles."""
+
+import torch
+
+from minillm.attention.variants import multi_head
+
+DIAGNOSIS = "heads-tiled"
+
+
+def expand_kv_heads(kv, heads):
+    return torch.tile(kv, (1, heads // kv.shape[1], 1))
+
+
+def grouped_query(q, k, v, scale, visible):
+    heads = q.shape[1]
+    return multi_head(q, expand_kv_heads(k, heads), expand_kv_heads(v, heads), scale, visible)

@@ -1,0 +1,14 @@
+"""Without the scale."""
+
+from minillm.attention.variants import multi_head
+
+DIAGNOSIS = "no-scale"
+
+
+def expand_kv_heads(kv, heads):
+    return kv.repeat_interleave(heads // kv.shape[1], dim=1)
+
+
+def grouped_query(q, k, v, scale, visible):
+    heads = q.shape[1]
+    return multi_head(q, expand_kv_heads(k, heads), expand_kv_heads(v, heads), 1.0, visible)

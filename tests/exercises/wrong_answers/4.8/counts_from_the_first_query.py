@@ -1,0 +1,14 @@
+"""Counts from the first query."""
+
+import torch
+
+DIAGNOSIS = "window-of-the-first"
+
+
+def causal_mask(queries, keys, window, device):
+    i = torch.arange(queries, device=device)[:, None] + keys - queries
+    j = torch.arange(keys, device=device)
+    visible = j <= i
+    if window is not None:
+        visible &= j > keys - queries - window
+    return visible

@@ -1,0 +1,14 @@
+"""Forgets the result."""
+
+import torch
+
+DIAGNOSIS = "window-ignored"
+
+
+def causal_mask(queries, keys, window, device):
+    i = torch.arange(queries, device=device)[:, None] + keys - queries
+    j = torch.arange(keys, device=device)
+    visible = j <= i
+    if window is not None:
+        visible & (j > i - window)
+    return visible

@@ -1,0 +1,14 @@
+"""In blocks."""
+
+import torch
+
+DIAGNOSIS = "blocks-not-a-window"
+
+
+def causal_mask(queries, keys, window, device):
+    i = torch.arange(queries, device=device)[:, None] + keys - queries
+    j = torch.arange(keys, device=device)
+    visible = j <= i
+    if window is not None:
+        visible &= j // window == i // window
+    return visible

@@ -1,0 +1,14 @@
+"""Minus infinity."""
+
+import torch
+
+DIAGNOSIS = "numbers-instead"
+
+
+def causal_mask(queries, keys, window, device):
+    i = torch.arange(queries, device=device)[:, None] + keys - queries
+    j = torch.arange(keys, device=device)
+    hidden = j > i
+    if window is not None:
+        hidden |= j <= i - window
+    return torch.zeros(queries, keys, device=device).masked_fill_(hidden, float("-inf"))

@@ -1,0 +1,14 @@
+"""One too few."""
+
+import torch
+
+DIAGNOSIS = "window-off-by-one"
+
+
+def causal_mask(queries, keys, window, device):
+    i = torch.arange(queries, device=device)[:, None] + keys - queries
+    j = torch.arange(keys, device=device)
+    visible = j <= i
+    if window is not None:
+        visible &= j > i - window + 1
+    return visible

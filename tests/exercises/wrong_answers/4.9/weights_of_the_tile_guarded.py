@@ -1,0 +1,16 @@
+"""Weights of the tile guarded."""
+
+import torch
+
+DIAGNOSIS = "tile-less-its-own"
+
+
+def online_softmax_update(scores, v, m, total, acc):
+    new_m = torch.maximum(m, scores.amax(dim=-1))
+    base = new_m.masked_fill(new_m == float("-inf"), 0)
+    own = scores.amax(dim=-1, keepdim=True)
+    weights = torch.exp(scores - own.masked_fill(own == float("-inf"), 0))
+    rescale = torch.exp(m - base)
+    new_total = total * rescale + weights.sum(dim=-1)
+    new_acc = acc * rescale[..., None] + weights @ v
+    return new_m, new_total, new_acc
