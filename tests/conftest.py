@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import hypothesis
 import pytest
+import torch
+
+if not torch.cuda.is_available():  # kernels are interpreted then, which must be chosen before they are imported
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # the same examples every time, so that a change is the only thing that can turn a test red
 hypothesis.settings.register_profile("seeded", derandomize=True, deadline=None)

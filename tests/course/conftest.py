@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from minillm.course import catalogue, workspace
 from minillm.course.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
-if not torch.cuda.is_available():  # where kernels are not tested on a GPU, they are interpreted, here too
-    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture
