@@ -42,6 +42,13 @@ def test_a_row_may_take_several_programs(width: int) -> None:
     check(*halves(3, width, torch.float32))
 
 
+def test_gate_and_up_may_lie_differently() -> None:
+    gate, up = halves(4, 33, torch.float32, gap=2)
+    both = swiglu(gate, up)
+    assert torch.equal(swiglu(gate.contiguous(), up), both)
+    assert torch.equal(swiglu(gate, up.contiguous()), both)
+
+
 def test_the_twin_is_silu_times_up() -> None:
     gate, up = halves(3, 40, torch.float64)
     torch.testing.assert_close(swiglu_reference(gate, up), torch.nn.functional.silu(gate) * up, rtol=1e-12, atol=0)
