@@ -72,10 +72,12 @@ class Report:
         return found
 
 
-def compile_all(chips: list[str] | None = None, modules: list[str] | None = None) -> list[Report]:
+def compile_all(chips: list[str] | None = None, modules: list[str] | None = None,
+                begins: tuple[str, ...] = ("",)) -> list[Report]:
     """Every case of `modules` for each of `chips` (default: all of both), compiled in a process of its own.
 
-    Raises ValueError for an unknown name or where Triton is not installed, CompileError for a kernel that fails.
+    begins: only cases whose names begin with one of these. Raises ValueError for an unknown name or where Triton is not
+    installed, CompileError for a kernel that fails.
     """
     chips, modules = chips or list(CHIPS), modules or list(MODULES)
     for what, names, known in (("chip", chips, list(CHIPS)), ("kernel", modules, list(MODULES))):
@@ -85,7 +87,8 @@ def compile_all(chips: list[str] | None = None, modules: list[str] | None = None
     if find_spec("triton") is None:
         raise ValueError("triton is not installed: expected it, to compile kernels (pip install 'triton>=3.6', Linux)")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "minillm.kernels.aot", "--chips", *chips, "--modules", *modules]
+    command = [sys.executable, "-m", "minillm.kernels.aot", "--chips", *chips, "--modules", *modules,
+               "--begins", *begins]
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
     if run.returncode:
         lines = run.stderr.strip().splitlines() or [f"the compiler ended with code {run.returncode}"]
@@ -211,9 +214,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--chips", nargs="+", default=list(CHIPS), choices=list(CHIPS))
     parser.add_argument("--modules", nargs="+", default=list(MODULES), choices=MODULES)
+    parser.add_argument("--begins", nargs="+", default=[""], help="only cases whose names begin with one of these")
     asked = parser.parse_args()
     work = [(asked.modules, number, chip) for number, (_, case) in enumerate(all_cases(asked.modules))
-            for chip in asked.chips if case.chips is None or chip in case.chips]
+            for chip in asked.chips
+            if case.name.startswith(tuple(asked.begins)) and (case.chips is None or chip in case.chips)]
     # forked, so that torch and Triton are imported once
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), multiprocessing.get_context("fork")) as pool:
         reports = list(pool.map(_compile_numbered, work))

@@ -91,6 +91,11 @@ def test_one_chip_and_one_kernel_can_be_asked_for() -> None:
     assert {(r.chip, r.module) for r in rows} == {("sm_80", "rms_norm")}
 
 
+def test_cases_can_be_chosen_by_how_their_names_begin() -> None:
+    rows = compile_all(["sm_80"], ["rms_norm", "swiglu"], ("rms_norm 576", "swiglu"))
+    assert [r.name for r in rows] == ["rms_norm 576 bf16", "swiglu 1536 bf16", "swiglu 14336 bf16"]
+
+
 def test_a_row_of_sums_needs_little_shared_memory(reports: list[Report]) -> None:
     assert all(r.shared_bytes <= 1024 and r.instructions == [] for r in reports if r.module == "rms_norm")
 
