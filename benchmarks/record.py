@@ -14,22 +14,29 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def commit() -> str:
-    """The commit the code was at, with '+' when the tree differed from it."""
+    """The commit the code was at, with '+' when the tree differed from it, records aside; 'unknown' without git."""
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=RESULTS.parent, capture_output=True, text=True,
                               check=True).stdout.strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no")
-    return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/", f":(exclude){RESULTS.name}")
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def path(name: str, device: str) -> Path:
+    """results/NAME_DEVICE.json"""
+    slug = "".join(c if c.isalnum() else "-" for c in device.lower()).strip("-")
+    while "--" in slug:
+        slug = slug.replace("--", "-")
+    return RESULTS / f"{name}_{slug}.json"
 
 
 def write(name: str, device: str, results: dict[str, Any], versions: dict[str, str]) -> Path:
     """Store a run as results/NAME_DEVICE.json and return the path. A later run on the same device replaces it."""
     RESULTS.mkdir(exist_ok=True)
-    slug = "".join(c if c.isalnum() else "-" for c in device.lower()).strip("-")
-    while "--" in slug:
-        slug = slug.replace("--", "-")
-    path = RESULTS / f"{name}_{slug}.json"
     run = {
         "benchmark": name,
         "device": device,
@@ -39,5 +46,7 @@ def write(name: str, device: str, results: dict[str, Any], versions: dict[str, s
         "versions": {"python": platform.python_version(), **versions},
         "results": results,
     }
-    path.write_text(json.dumps(run, indent=2) + "\n")
-    return path
+    target = path(name, device)
+    part = target.with_suffix(".part")  # a run that is cut off while writing leaves the earlier record whole
+    part.write_text(json.dumps(run, indent=2) + "\n")
+    return part.replace(target)
