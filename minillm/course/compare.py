@@ -69,6 +69,8 @@ def _sequence_difference(expected: Sequence, came: Any, tolerance: float, names:
         found = difference(one, other, tolerance)
         if found:
             inner = f", {found.where}" if found.where else ""
+            if is_tensor(one) and found.kind in ("shape", "dtype"):  # which the values shown do not say
+                inner = f", {found.came} instead of {found.expected}"
             place = names[index].rstrip(":") if names else f"value {index}"
             kind = "value" if found.kind == "none-returned" else found.kind
             return Difference(kind, wanted, got, place + inner)
