@@ -95,8 +95,10 @@ ONLINE = Check(
     telling=True,
     mistakes=(
         Mistake("not-rescaled", RESCALE, like=updates(old=as_it_was)),
-        Mistake("not-rescaled", RESCALE + " acc too.", like=updates(old_acc=as_it_was)),
-        Mistake("not-rescaled", RESCALE + " total too.", like=updates(old_total=as_it_was)),
+        Mistake("not-rescaled", RESCALE + " That goes for acc too.", like=updates(old_acc=as_it_was)),
+        Mistake("not-rescaled", RESCALE + " That goes for total too.", like=updates(old_total=as_it_was)),
+        Mistake("factor-not-widened", "rescale is one number a query: for acc it gets a last dimension, for D_v.",
+                like=updates(old_acc=lambda acc, factor: acc * factor[..., 0])),
         Mistake("rescaled-the-wrong-way", "It is the other way round: times e^(m_old - m_new), at most 1.",
                 like=updates(factor=lambda m, base: torch.exp(base - m))),
         Mistake("rescaled-by-a-difference", "Sums of powers are put right by a power: e^(m_old - m_new).",

@@ -2,7 +2,7 @@
 
 import torch
 
-DIAGNOSIS = None
+DIAGNOSIS = "factor-not-widened"
 
 
 def online_softmax_update(scores, v, m, total, acc):
