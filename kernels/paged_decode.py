@@ -23,6 +23,7 @@ from minillm.kernels.case import Case
 from minillm.kernels.decode_checks import MAX_OUTPUT, check_arguments, check_scales
 from minillm.kernels.e4m3 import decode_e4m3
 from minillm.kernels.merge import MAX_SPLITS, merge_splits
+from minillm.kernels.product import multiply
 
 NO_WINDOW = 2**31 - 1
 PROGRAMS_PER_PROCESSOR = 2  # that run at once: with fewer, nothing is in flight while one computes
@@ -81,7 +82,10 @@ def as_numbers(loaded, DTYPE: tl.constexpr):
     """Values as they are, codes as numbers. INT8 and E4M3 are exact in bfloat16, and in float16."""
     if loaded.dtype == tl.uint8:
         return decode_e4m3(loaded).to(DTYPE)
-    return loaded.to(DTYPE)
+    elif loaded.dtype == tl.int8:
+        return loaded.to(tl.float32).to(DTYPE)
+    else:
+        return loaded
 
 
 @triton.jit
@@ -130,7 +134,7 @@ def paged_decode_kernel(q_ptr, k_ptr, v_ptr, tables_ptr, lens_ptr, k_scales_ptr,
         # both masked: slots behind a row's end may hold NaN, and 0 · NaN is NaN
         k = load_heads(k_ptr, at, inside, D, WIDTH)  # [TILE, WIDTH]
         v = load_heads(v_ptr, at, inside, D_V, WIDTH_V)
-        scores = tl.dot(q, as_numbers(k, q.dtype).T, input_precision="ieee") * scale  # [ROWS, TILE]
+        scores = multiply(q, as_numbers(k, q.dtype).T, tl.zeros([ROWS, TILE], tl.float32)) * scale
         if k_scales_ptr is not None:
             k_scale = tl.load(k_scales_ptr + blocks * kv_heads + kv_head, mask=inside, other=0.0)
             scores *= k_scale.to(tl.float32)[None, :]
@@ -139,7 +143,7 @@ def paged_decode_kernel(q_ptr, k_ptr, v_ptr, tables_ptr, lens_ptr, k_scales_ptr,
         if v_scales_ptr is not None:
             v_scale = tl.load(v_scales_ptr + blocks * kv_heads + kv_head, mask=inside, other=0.0)
             weights *= v_scale.to(tl.float32)[None, :]
-        out = tl.dot(weights.to(WEIGHTS), as_numbers(v, WEIGHTS), out * correction[:, None], input_precision="ieee")
+        out = multiply(weights.to(WEIGHTS), as_numbers(v, WEIGHTS), out * correction[:, None])  # [ROWS, WIDTH_V]
 
     # without keys: 0 and best's -inf, which the merge takes as nothing
     total = tl.where(total == 0.0, 1.0, total)
@@ -252,7 +256,11 @@ def paged_decode(q: torch.Tensor, k_blocks: torch.Tensor, v_blocks: torch.Tensor
 
 def constants(dtype: torch.dtype, dim: int, value_dim: int, group: int, block_size: int, codes: bool,
               tile: int) -> dict[str, object]:
-    """What the kernel is compiled for. WEIGHTS: weights carry V's scale, which may be too small for float16."""
+    """What the kernel is compiled for.
+
+    WEIGHTS: with codes, weights carry V's scale, which may be too small for float16. bfloat16 rounds them by 2^-9 at
+    most, INT8 and FP8 round V by more.
+    """
     weights = torch.bfloat16 if codes and dtype == torch.float16 else dtype
     return {"GROUP": group, "ROWS": rows_of(group), "D": dim, "D_V": value_dim, "WIDTH": triton.next_power_of_2(dim),
             "WIDTH_V": triton.next_power_of_2(value_dim), "BLOCK_SIZE": block_size, "TILE": tile,
