@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from minillm.attention import backends
+from minillm.attention import backends, triton_backend
 from minillm.cache import build
 from minillm.cache.paged import PagedKVCache
 from minillm.decoding import beam, generate, sampling
@@ -44,7 +44,8 @@ class LLM:
 
     model                   a known name, a hub id, a folder or a .gguf file (see `zoo.load`), or a LoadedModel
     dtype                   'float32', 'float16', 'bfloat16'; 'auto': float32 on a CPU, bfloat16 on a GPU
-    attention               the backend, one of attention.backends.BACKENDS
+    attention               'sdpa', 'reference', 'tiled', or 'triton': this project's kernels, on a GPU, with norms,
+                            SwiGLU and RoPE fused and decode steps replayed as CUDA graphs
     max_model_len           prompt and output tokens of one request at most; default: the model's context
     max_num_seqs            sequences that run at once
     max_num_batched_tokens  tokens of one step at most: long prompts are computed in chunks beside those that decode
@@ -85,6 +86,8 @@ class LLM:
                                    ("swap_space_bytes", swap_space_bytes, 0)):
             if value is not None and (not isinstance(value, int) or value < least):
                 raise ValueError(f"{name} is {value!r}: expected at least {least}")
+        if attention == "triton":  # before anything is loaded
+            triton_backend.check(model.model.device if isinstance(model, zoo.LoadedModel) else zoo.check_device(device))
         if isinstance(model, zoo.LoadedModel):
             loaded = model
         else:
@@ -95,6 +98,10 @@ class LLM:
             packing.pack_where_faster(loaded.model)
         self.loaded = loaded
         self.model, self.tokenizer, self.config = loaded.model, loaded.tokenizer, loaded.config
+        if attention == "triton":
+            from minillm.model import fused  # needs Triton
+
+            self.model = fused.fuse(self.model)
         self.max_model_len = self.config.context_length if max_model_len is None else max_model_len
         if not isinstance(self.max_model_len, int) or not 2 <= self.max_model_len <= self.config.context_length:
             raise ValueError(f"max_model_len is {max_model_len!r}: expected 2 to {self.config.context_length}, the "
@@ -196,8 +203,16 @@ class LLM:
             raise ValueError(f"swap_space_bytes is {swap_space}: expected 0, or at least {per_block}, one block, and "
                              f"at most {most}, the machine's memory")
         host_blocks = swap_space // per_block
-        return Engine(ModelExecutor(self.model, self.cache, host_blocks),
-                      scheduler.Scheduler(self.cache.tables, limits, host_blocks))
+        return Engine(self._make_executor(host_blocks), scheduler.Scheduler(self.cache.tables, limits, host_blocks))
+
+    def _make_executor(self, host_blocks: int) -> ModelExecutor:
+        """Decode steps are replayed as CUDA graphs where the kernels and a GPU are; run as they are elsewhere."""
+        if self.attention != "triton" or self.device.type != "cuda":
+            return ModelExecutor(self.model, self.cache, host_blocks)
+        from minillm.serving import cuda_graphs  # needs Triton
+
+        return cuda_graphs.GraphExecutor(self.model, self.cache, host_blocks, self.max_num_seqs,
+                                         self.cache.pool.blocks_for(self.max_model_len))
 
     def _deltas(self, request: Request) -> Iterator[StreamDelta]:
         for _, text in self._run([request]):
@@ -255,6 +270,8 @@ class LLM:
         """Whether lesson 1's loop can serve it, as sequence 0: one answer, nobody else, nothing of it cached yet."""
         tables = self.cache.tables
         if len(request.answers) > 1 or self.engine.has_unfinished or tables.tables:
+            return False
+        if type(self.engine.executor) is not ModelExecutor:  # replays its steps: faster than any loop from here
             return False
         if tables.index is not None and tables.index.match(request.prompt_ids)[0]:
             return False

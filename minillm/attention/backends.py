@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from minillm.attention import flash, reference
+from minillm.attention import flash, reference, triton_backend
 
 Masks = dict[tuple, torch.Tensor]
 MASK_ELEMENTS = 2**24  # 64 MB in float32: the largest mask that is laid out for every head of a group
@@ -75,7 +75,8 @@ def _by_head(row: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, 
     return out[0].transpose(0, 1)  # [1, H, S_q, D_v] -> [S_q, H, D_v]
 
 
-BACKENDS = {"reference": _reference, "sdpa": _sdpa, "tiled": flash.ragged_attention}
+BACKENDS = {"reference": _reference, "sdpa": _sdpa, "tiled": flash.ragged_attention,
+            "triton": triton_backend.ragged_attention}
 
 
 def check_backend(name: str) -> str:

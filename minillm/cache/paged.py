@@ -74,19 +74,9 @@ class PagedKVCache:
         return sum(tensor.numel() * tensor.element_size() for tensor in self.store)
 
     def begin(self, batch: Batch) -> PagedStep:
-        for seq, added, total in zip(batch.seq_ids, batch.query_lens, batch.context_lens):
-            if total - added != self.length(seq):
-                raise CacheError(f"sequence {seq} continues at token {total - added}: expected {self.length(seq)}, "
-                                 "where it ended")
-        self.copy_blocks(self.tables.reserve(dict(zip(batch.seq_ids, batch.context_lens))))
-        slots: list[int] = []
-        tables = []
-        for seq, added, total in zip(batch.seq_ids, batch.query_lens, batch.context_lens):
-            table = self.tables.tables[seq]
-            slots += slot_mapping(table, total - added, total, self.pool.block_size)
-            tables.append(torch.tensor(table[: self.pool.blocks_for(total)], device=self.device))
-            self.tables.lengths[seq] = total
-        return PagedStep(batch, self, torch.tensor(slots, device=self.device), tables)
+        slots, tables = self._place(batch)
+        return PagedStep(batch, self, torch.tensor(slots, device=self.device),
+                         [torch.tensor(table, device=self.device) for table in tables])
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: PagedStep) -> torch.Tensor:
         self._write(layer, step, k, v)
@@ -131,6 +121,22 @@ class PagedKVCache:
 
     def free(self, seq: int) -> None:
         self.tables.free(seq)
+
+    def _place(self, batch: Batch) -> tuple[list[int], list[list[int]]]:
+        """Make room for the batch's tokens: each token's slot, and the blocks that each row has then."""
+        for seq, added, total in zip(batch.seq_ids, batch.query_lens, batch.context_lens):
+            if total - added != self.length(seq):
+                raise CacheError(f"sequence {seq} continues at token {total - added}: expected {self.length(seq)}, "
+                                 "where it ended")
+        self.copy_blocks(self.tables.reserve(dict(zip(batch.seq_ids, batch.context_lens))))
+        slots: list[int] = []
+        tables = []
+        for seq, added, total in zip(batch.seq_ids, batch.query_lens, batch.context_lens):
+            table = self.tables.tables[seq]
+            slots += slot_mapping(table, total - added, total, self.pool.block_size)
+            tables.append(table[: self.pool.blocks_for(total)])
+            self.tables.lengths[seq] = total
+        return slots, tables
 
     def _allocate(self) -> list[torch.Tensor]:
         """K and V of all layers, or K alone where V is in it. Empty, not zeros: the operating system hands pages out as

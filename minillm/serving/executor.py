@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from minillm.cache.paged import PagedKVCache
-from minillm.model.batch import make_batch
+from minillm.model.batch import Batch, make_batch
 from minillm.model.transformer import Transformer
 from minillm.serving.scheduler import StepPlan
 
@@ -41,6 +41,10 @@ class ModelExecutor:
         rows = [(row.seq_id, row.token_ids, row.start) for row in plan.rows]
         batch = make_batch(rows, self.model.device)
         batch.logit_rows = [last for last, row in zip(batch.logit_rows, plan.rows) if row.samples]
+        return self.forward(batch)
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Logits [R, V] of the batch's logit_rows."""
         return self.model(batch, self.cache)
 
 

@@ -9,7 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minillm.attention import backends, reference
+from minillm import measure
+from minillm.attention import backends, reference, triton_backend
+
+EXACT = ("reference", "sdpa", "tiled")  # triton takes no float64: its kernels have tests of their own
 
 
 def by_hand(q, k, v, scale, window=None):
@@ -54,7 +57,7 @@ def test_every_backend_is_attention_by_its_definition(lens, heads, window, seed)
         expected.append(by_hand(q[start : start + new], k, v, 0.3, window))
         start += new
     expected = torch.cat(expected)
-    for backend in backends.BACKENDS:
+    for backend in EXACT:
         got = backends.attend(backend, q, keys, values, [new for new, _ in lens], 0.3, window)
         torch.testing.assert_close(got, expected, atol=1e-12, rtol=1e-12)
 
@@ -106,3 +109,28 @@ def test_query_heads_of_a_group_are_neighbours() -> None:
 def test_an_unknown_backend_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="'flashy': expected one of reference, sdpa"):
         backends.check_backend("flashy")
+
+
+@pytest.mark.parametrize("window", [None, 5])
+def test_the_triton_backend_is_the_reference_for_a_whole_ragged_batch(window) -> None:
+    lens = [(3, 3), (1, 20), (7, 12)]
+    device = measure.best_device()
+    q = random(sum(new for new, _ in lens), 4, 64, seed=0).float().to(device)
+    keys, values = ([random(total, 2, 64, seed=seed + i).float().to(device) for i, (_, total) in enumerate(lens)]
+                    for seed in (1, 9))
+    given = q, keys, values, [new for new, _ in lens], 0.125, window
+    shared: backends.Masks = {}
+    for _ in range(2):  # two layers of one step
+        torch.testing.assert_close(backends.attend("triton", *given, shared), backends.attend("reference", *given),
+                                   atol=1e-5, rtol=1e-5)
+
+
+def test_the_triton_backend_is_refused_where_no_kernel_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    import triton
+
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
+    with pytest.raises(ValueError, match="attention backend is 'triton' on cpu: expected a GPU"):
+        triton_backend.check("cpu")
+    monkeypatch.setattr(triton_backend.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="'triton', which is not installed: expected it, or 'sdpa'"):
+        triton_backend.check("cuda")

@@ -1,0 +1,107 @@
+"""The cache that hands its blocks to the kernels: any history attends as if recomputed, and nothing is gathered."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from histories import HISTORIES, check_history
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minillm import measure
+from minillm.attention import reference
+from minillm.cache import build
+from minillm.cache.blocks import BlockPool
+from minillm.cache.tables import BlockTables
+from minillm.cache.triton_paged import TritonPagedKVCache
+from minillm.model.batch import make_batch
+from minillm.model.config import KVSpec
+from minillm.model.layers import apply_rope
+
+DEVICE = measure.best_device()
+SPECS = [KVSpec(2, 64, 64, None, 0.125), KVSpec(2, 64, 64, 3, 0.125)]
+
+
+def new_cache(blocks: int = 60, size: int = 4, order: int = 0, specs=SPECS) -> TritonPagedKVCache:
+    """A cache whose free blocks lie in random order, full of NaN."""
+    pool = BlockPool(blocks, size)
+    random.Random(order).shuffle(pool.free)
+    cache = TritonPagedKVCache(specs, BlockTables(pool), torch.float32, DEVICE)
+    for tensor in cache.store:
+        tensor.fill_(float("nan"))
+    return cache
+
+
+class Narrow:
+    """The cache, with q, k, v of float64 that the histories make put in as float32 on its device."""
+
+    def __init__(self, cache: TritonPagedKVCache) -> None:
+        self.cache = cache
+
+    def __getattr__(self, name: str):
+        return getattr(self.cache, name)
+
+    def attend(self, layer, q, k, v, step) -> torch.Tensor:
+        return self.cache.attend(layer, *(x.float().to(DEVICE) for x in (q, k, v)), step).double().cpu()
+
+
+@settings(max_examples=5)
+@given(HISTORIES, st.integers(0, 1000), st.sampled_from([1, 3, 16]))
+def test_any_history_attends_as_if_recomputed(history, seed, size) -> None:
+    check_history(Narrow(new_cache(size=size, order=seed)), SPECS, history, seed, tolerance=1e-5)
+
+
+def mixed_batch():
+    """A prompt, a decode, a chunk behind cached tokens, and another decode."""
+    return make_batch([(0, [1] * 5, 0), (1, [1], 9), (2, [1] * 3, 4), (3, [1], 0)], DEVICE)
+
+
+def test_a_step_of_prompts_and_decodes_gives_each_row_its_own() -> None:
+    cache, generator = new_cache(), torch.Generator().manual_seed(0)
+    cached = {seq: [torch.randn(n, 2, 64, generator=generator).to(DEVICE) for _ in "kv"] for seq, n in ((1, 9), (2, 4))}
+    for seq, (k, v) in cached.items():
+        step = cache.begin(make_batch([(seq, [1] * len(k), 0)], DEVICE))
+        for layer in (0, 1):
+            cache.attend(layer, torch.zeros(len(k), 4, 64, device=DEVICE), k, v, step)
+    batch = mixed_batch()
+    step = cache.begin(batch)
+    assert step.decode.tokens.tolist() == [5, 9] and step.prefill.tokens.tolist() == [0, 1, 2, 3, 4, 6, 7, 8]
+    q, k, v = (torch.randn(10, heads, 64, generator=generator).to(DEVICE) for heads in (4, 2, 2))
+    for layer, spec in enumerate(SPECS):
+        out = cache.attend(layer, q, k, v, step)
+        for seq, rows in zip(batch.seq_ids, torch.arange(10).split(batch.query_lens)):
+            keys, values = (torch.cat([cached[seq][i], new[rows]]) if seq in cached else new[rows]
+                            for i, new in enumerate((k, v)))
+            expected = reference.causal_attention(q[rows], keys, values, spec.scale, spec.window)
+            torch.testing.assert_close(out[rows], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_rotating_on_the_way_in_is_rotating_before() -> None:
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(10, heads, 64, generator=generator).to(DEVICE) for heads in (4, 2, 2))
+    angles = torch.rand(10, 32, generator=generator).to(DEVICE)
+    cos, sin = angles.cos(), angles.sin()
+    results = []
+    for rotating in (True, False):
+        cache = new_cache()
+        for seq, n in ((1, 9), (2, 4)):
+            step = cache.begin(make_batch([(seq, [1] * n, 0)], DEVICE))
+            cache.attend(0, *(torch.ones(n, heads, 64, device=DEVICE) for heads in (4, 2, 2)), step)
+        step = cache.begin(mixed_batch())
+        if rotating:
+            results.append(cache.rotate_and_attend(0, q, k, v, cos, sin, step))
+        else:
+            results.append(cache.attend(0, apply_rope(q, cos, sin), apply_rope(k, cos, sin), v, step))
+    torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
+
+
+def test_what_the_kernels_do_not_take_is_refused() -> None:
+    tables = BlockTables(BlockPool(4, 4))
+    with pytest.raises(ValueError, match="k_dim is 48: expected one of"):
+        TritonPagedKVCache([KVSpec(2, 48, 64, None, 0.1)], tables, torch.float32, DEVICE)
+    with pytest.raises(ValueError, match="v_dim is 48: expected one of"):
+        TritonPagedKVCache([KVSpec(2, 64, 48, None, 0.1)], tables, torch.float32, DEVICE)
+    with pytest.raises(ValueError, match="kv_cache_dtype is 'int8' with attention 'triton': expected 'auto'"):
+        build.paged_cache(SPECS, 4, kv_dtype="int8", backend="triton", device=DEVICE)

@@ -1,0 +1,105 @@
+"""Decode steps through a graph's fixed inputs: the same texts, whatever rows come and go.
+
+Without a GPU nothing can be recorded: a step then runs through the same inputs, padded the same way, and is launched
+anew each time. With one, graphs are recorded and replayed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import END, ByteTokenizer, LoadedModel
+
+from minillm import measure
+from minillm.decoding.sampling import SamplingParams
+from minillm.llm import LLM
+from minillm.model.config import ModelConfig
+from minillm.model.transformer import Transformer
+from minillm.serving import cuda_graphs
+from minillm.serving.cuda_graphs import GraphExecutor
+
+DEVICE = measure.best_device()
+RECORDED = None if DEVICE.type == "cuda" else lambda run: run
+
+
+@pytest.fixture(scope="module")
+def model() -> LoadedModel:
+    """One layer with heads of a size that the kernels take, in float32."""
+    config = ModelConfig("llama", 257, 64, 48, 1, 2, 1, 64, context_length=64, eos_ids=(END,), tie_embeddings=True)
+    made = Transformer(config, device=DEVICE, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in made.named_parameters():
+        parameter.data = (torch.ones_like(parameter) if "norm" in name
+                          else 0.2 * torch.randn(parameter.shape, generator=generator).to(DEVICE))
+    return LoadedModel(made, ByteTokenizer(), config, "tiny", Path("tiny"))
+
+
+def graphed(model: LoadedModel, **options) -> LLM:
+    llm = LLM(model, attention="triton", block_size=4, **options)
+    old = llm.engine.executor
+    llm.engine.executor = GraphExecutor(llm.model, llm.cache, len(old.host[0][0]), llm.max_num_seqs,
+                                        llm.cache.pool.blocks_for(llm.max_model_len), RECORDED)
+    return llm
+
+
+def test_the_ladder_ends_at_the_most_rows_and_is_close_where_rows_are_few() -> None:
+    assert cuda_graphs.ladder(1) == [1]
+    assert cuda_graphs.ladder(6) == [1, 2, 4, 6]
+    assert cuda_graphs.ladder(16) == [1, 2, 4, 8, 16]
+    assert cuda_graphs.ladder(40) == [1, 2, 4, 8, 16, 32, 40]
+
+
+@pytest.mark.parametrize("budget", [3, 64])
+def test_texts_are_those_of_the_reference(model: LoadedModel, budget: int) -> None:
+    """More requests than rows, prompts in chunks: rows join and leave, and the last ones of a graph are empty."""
+    prompts = ["abc", "c", "bacab", "ab", "cc"]
+    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (2, 4, 1, 3, 2)]
+    plain = LLM(model, attention="reference")
+    expected = [plain.generate(p, one)[0].outputs[0].token_ids for p, one in zip(prompts, params)]
+    llm = graphed(model, max_num_seqs=3, max_num_batched_tokens=budget)
+    assert [out.outputs[0].token_ids for out in llm.generate(prompts, params)] == expected
+    assert llm.cache.pool.available == llm.cache.pool.num_blocks
+
+
+def test_decode_steps_are_replayed_and_prompts_are_not(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = graphed(model, max_num_seqs=4)
+    replayed = []
+    llm.engine.executor.graphs = {size: (lambda size=size, run=run: (replayed.append(size), run())[1])
+                                  for size, run in llm.engine.executor.graphs.items()}
+    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (2, 3, 3)]
+    llm.generate(["abc", "ab", "cab"], params)
+    assert replayed == [4, 2]  # three rows, then two; the first token of each came with its prompt
+
+
+def test_an_empty_row_writes_nothing_and_changes_nobody(model: LoadedModel) -> None:
+    llm = graphed(model, max_num_seqs=4)
+    before = [tensor.fill_(7.0).clone() for tensor in llm.cache.store]
+    executor = llm.engine.executor
+    executor.graphs[4]()
+    assert all(torch.equal(now, then) for now, then in zip(llm.cache.store, before))
+
+
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="graphs are recorded on a GPU")
+def test_on_a_gpu_the_engine_records_its_own_graphs(model: LoadedModel) -> None:
+    llm = LLM(model, attention="triton", max_num_seqs=4)
+    assert isinstance(llm.engine.executor, GraphExecutor) and sorted(llm.engine.executor.graphs) == [1, 2, 4]
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    expected = LLM(model, attention="reference").generate("abc", params)[0].outputs[0].token_ids
+    assert llm.generate("abc", params)[0].outputs[0].token_ids == expected
+
+
+def test_a_request_alone_without_graphs_gives_the_same(model: LoadedModel) -> None:
+    params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
+    texts = [LLM(model, attention=name).generate("abcab", params)[0].outputs[0].token_ids
+             for name in ("triton", "reference")]
+    assert texts[0] == texts[1]
+
+
+def test_the_kernels_are_refused_where_they_cannot_run(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    import triton
+
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
+    with pytest.raises(ValueError, match="attention backend is 'triton' on cpu: expected a GPU"):
+        LLM("a model that is not looked for", attention="triton", device="cpu")
