@@ -107,11 +107,14 @@ def compile_case(case: Case, chip: str, module: str = "") -> Report:
     limits = CHIPS[chip]
     target = GPUTarget(limits.backend, limits.arch, limits.warp_size)
     options = {"num_warps": case.num_warps, "num_stages": case.num_stages}
-    with contextlib.redirect_stdout(io.StringIO()):  # Triton prints the whole assembly where ptxas refuses it
+    with triton.knobs.nvidia.scope(), contextlib.redirect_stdout(io.StringIO()) as log:
+        triton.knobs.nvidia.dump_ptxas_log = True
         compiled = triton.compile(source(case), target=target, options=dict(options))
     if limits.backend == "cuda":
         assembly = compiled.asm["ptx"]
-        registers, spills = parse_ptxas(assembler_log(assembly, target, options))
+        # what Triton kept from before was not assembled just now
+        told = log.getvalue() or assembler_log(assembly, target, options)
+        registers, spills = parse_ptxas(told)
     else:
         assembly = compiled.asm["amdgcn"]
         registers, spills = parse_amdgcn(assembly)
