@@ -26,7 +26,7 @@ from minillm.kernels.case import Case
 from minillm.kernels.chips import CHIPS, Occupancy, excesses, occupancy
 
 # the modules of this folder that hold kernels, in reading order
-MODULES = ("merge", "paged_decode", "puzzles", "rms_norm", "rope_cache", "swiglu")
+MODULES = ("flash_attention", "merge", "paged_decode", "puzzles", "rms_norm", "rope_cache", "swiglu")
 
 INSTRUCTIONS = {"tcgen05": r"\btcgen05\.mma\b", "wgmma": r"\bwgmma\.mma_async\b", "mma": r"\bmma\.sync\b",
                 "mfma": r"\bv_mfma_"}
