@@ -175,8 +175,8 @@ def chip_of(device: torch.device) -> str:
 def configurations(chip: str, dim: int, value_dim: int, kv_bytes: int, group: int) -> list[Configuration]:
     """What is worth trying on a chip, the default first. kv_bytes: of one value of K or V.
 
-    tile: 32 KB of K and V where values have 16 bits. Half as many codes, which become numbers in registers: with
-    more, a thread's 255 registers do not suffice. Half as many of 32 bits, for shared memory.
+    tile: 32 KB of K and V where values have 16 bits; half as many values of 32 bits, for shared memory, or codes, which
+    become numbers in registers. No more than 4,096 scores, nor 32 keys of codes: beyond, a thread's registers spill.
     warps: 4, and 8 where the group is so large that a thread would keep 64 values of output.
     stages: addresses come from the block table, so the pipeline has two loads in a row, and Triton spreads its stages
     over both: 5 keep two tiles in flight and 3 keep one. An H200 (132 SMs, 4.8 TB/s) needs 36 KB in flight an SM for
@@ -187,6 +187,7 @@ def configurations(chip: str, dim: int, value_dim: int, kv_bytes: int, group: in
         return [Configuration(32, 4, 2)]
     width, value_width = (triton.next_power_of_2(d) for d in (dim, value_dim))
     keys = (16384 if kv_bytes == 2 else 8192) // (width + value_width)
+    keys = min(keys, 4096 // rows_of(group), 32 if kv_bytes == 1 else keys)
     tile = 1 << keys.bit_length() - 1  # down to a power of two: 16 to 128
     warps = 8 if rows_of(group) * value_width >= MAX_OUTPUT else 4
     stages = {"gfx942": (2,), "sm_80": (3, 5), "sm_89": (3, 5)}.get(chip, (5, 3))
@@ -287,9 +288,9 @@ def check_tables(block_tables: Sequence[Sequence[int]], context_lens: Sequence[i
 
 
 def cases() -> list[Case]:
-    """Each head size and group, both kinds of codes; and all configurations of the commonest."""
+    """Head sizes and groups, both kinds of codes; and all configurations of the commonest."""
     shapes = [(dim, group, "bf16") for dim in (64, 128) for group in (1, 4, 8)]
-    shapes += [(80, 1, "bf16"), (256, 8, "bf16"), (128, 4, "i8"), (128, 4, "u8")]
+    shapes += [(80, 1, "bf16"), (256, 8, "bf16"), (128, 4, "i8"), (128, 4, "u8"), (64, 4, "u8"), (128, 64, "bf16")]
     return [case(*shape, chips, config)
             for shape in shapes
             for chips in (("sm_80", "sm_89"), ("sm_90", "sm_100"), ("gfx942",))
@@ -309,7 +310,8 @@ def case(dim: int, group: int, kv: str, chips: tuple[str, ...], config: Configur
     constexprs = constants(torch.bfloat16, dim, dim, group, 16, kv != "bf16", config.tile)
     name = f"decode d{dim} group {group} {kv.replace('i8', 'int8').replace('u8', 'fp8')}, {config.stages} stages"
     if kv == "bf16":
-        return Case(name, paged_decode_kernel, {**pointers, **numbers}, {**scales, **constexprs}, config.warps,
-                    config.stages, tensor_core=True, chips=chips)
-    return Case(name, paged_decode_kernel, {**pointers, **scales, **numbers}, constexprs, config.warps, config.stages,
-                tensor_core=True, chips=chips)
+        signature, constexprs = {**pointers, **numbers}, {**scales, **constexprs}
+    else:
+        signature = {**pointers, **scales, **numbers}
+    return Case(name, paged_decode_kernel, signature, constexprs, config.warps, config.stages, tensor_core=True,
+                chips=chips, warpgroup=rows_of(group) >= 64)

@@ -240,7 +240,9 @@ def test_configurations_are_those_the_tiles_allow() -> None:
     assert configurations("sm_80", 64, 64, 2, 1)[0] == (128, 4, 3)
     assert configurations("gfx942", 256, 256, 2, 8) == [(32, 4, 2)]
     assert configurations("sm_90", 128, 128, 1, 4)[0].tile == 32  # codes
+    assert configurations("sm_90", 64, 64, 1, 4)[0].tile == 32
     assert configurations("sm_90", 64, 128, 2, 4)[0].tile == 64
+    assert configurations("sm_90", 64, 64, 2, 64)[0].tile == 64  # 64 rows of 64 scores
     assert configurations("sm_90", 128, 128, 2, 64)[0].warps == 8
     for dim in HEAD_SIZES:
         assert all(config.tile >= 16 for size in (1, 2, 4) for config in configurations("sm_90", dim, dim, size, 1))
