@@ -308,7 +308,7 @@ def case(dim: int, group: int, kv: str, chips: tuple[str, ...], config: Configur
     scales = dict.fromkeys(("k_scales_ptr", "v_scales_ptr"), None if kv == "bf16" else "*fp32")
     numbers = {"scale": "fp32", "window": "i32", "max_pages": "i32", "kv_heads": "i32"}
     constexprs = constants(torch.bfloat16, dim, dim, group, 16, kv != "bf16", config.tile)
-    name = f"decode d{dim} group {group} {kv.replace('i8', 'int8').replace('u8', 'fp8')}, {config.stages} stages"
+    name = f"decode d{dim} group {group} {kv.replace('i8', 'int8').replace('u8', 'fp8')}"
     if kv == "bf16":
         signature, constexprs = {**pointers, **numbers}, {**scales, **constexprs}
     else:

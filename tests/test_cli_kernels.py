@@ -109,6 +109,12 @@ def test_one_kernel_on_one_chip_is_compiled(run: Callable[..., Ended]) -> None:
     assert "compiling rms_norm for sm_90" in ended.err
 
 
+def test_chips_and_kernels_may_be_repeated(run: Callable[..., Ended], compiled: Callable) -> None:
+    asked = compiled(ROWS)
+    run("--chip", "sm_90", "--chip", "gfx942", "--chip", "sm_90", "--kernel", "rms_norm", "--kernel", "swiglu")
+    assert asked == [(["sm_90", "gfx942"], ["rms_norm", "swiglu"])]
+
+
 @pytest.mark.parametrize(("line", "words"), [
     (["--chip", "sm_91"], "minillm: chip is 'sm_91': expected one of sm_80, sm_89, sm_90, sm_100, gfx942"),
     (["--kernel", "softmax"], f"minillm: kernel is 'softmax': expected one of {', '.join(MODULES)}"),

@@ -28,7 +28,8 @@ Seed = Annotated[int | None, typer.Option(help="The same seed gives the same tex
 Stop = Annotated[list[str] | None, typer.Option(metavar="<str>", help="End at this text; may be repeated.")]
 Dtype = Annotated[str, typer.Option(help="float32, float16 or bfloat16. auto: float32 on a CPU, else bfloat16.")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda. Default: cuda when there is one.")]
-Attention = Annotated[str, typer.Option(help="sdpa (torch's own) or reference (the obvious one).")]
+Attention = Annotated[str, typer.Option(
+    help="sdpa (torch's own), reference (the obvious one), tiled, or triton (ours, on a GPU).")]
 KVCacheDtype = Annotated[str, typer.Option(help="How K and V are kept: auto (the model's dtype), int8, fp8, int4 or "
                                            "int4-kivi. Fewer bits hold more tokens; none is faster here.")]
 

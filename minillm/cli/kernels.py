@@ -26,8 +26,10 @@ def register(app: typer.Typer) -> None:
 
 
 def kernels(
-    chip: Annotated[str | None, typer.Option(help="sm_80, sm_89, sm_90, sm_100 or gfx942. Default: all five.")] = None,
-    kernel: Annotated[str | None, typer.Option(help="A module of kernels/, such as rms_norm. Default: all.")] = None,
+    chip: Annotated[list[str] | None, typer.Option(
+        help="sm_80, sm_89, sm_90, sm_100 or gfx942; repeat it for several. Default: all five.")] = None,
+    kernel: Annotated[list[str] | None, typer.Option(
+        help="A module of kernels/, such as rms_norm; repeat it for several. Default: all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Compile the Triton kernels for five GPUs, without having one.
@@ -44,9 +46,11 @@ def kernels(
     """
     from minillm.kernels.aot import CompileError, compile_all
 
-    note(f"minillm: compiling {kernel or 'every kernel'} for {chip or 'five chips'} (what is kept from before, read)")
+    chips, modules = list(dict.fromkeys(chip or [])), list(dict.fromkeys(kernel or []))
+    what, targets = ", ".join(modules) or "every kernel", ", ".join(chips) or "five chips"
+    note(f"minillm: compiling {what} for {targets} (what is kept from before, read)")
     try:
-        reports = compile_all([chip] if chip else None, [kernel] if kernel else None)
+        reports = compile_all(chips or None, modules or None)
     except CompileError as error:
         note(f"minillm: {error}")
         raise typer.Exit(1) from error
