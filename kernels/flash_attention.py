@@ -118,6 +118,11 @@ def flash_kernel(q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, tiles_ptr, tables_ptr, q
     head = kv_head * group + tl.program_id(0) % group
     k_ptr += kv_head * k_head
     v_ptr += kv_head * v_head
+    if PAGE is None:
+        k_ptr += first_key.to(tl.int64) * k_row
+        v_ptr += first_key.to(tl.int64) * v_row
+    else:
+        tables_ptr += row.to(tl.int64) * table_row
     i = start + tl.arange(0, BLOCK_M)
     tokens = first_query.to(tl.int64) + i
     q = load_rows(q_ptr + head * q_head, tokens, q_row, i < queries, D, PADDED, MASKED=True)
@@ -136,11 +141,6 @@ def flash_kernel(q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, tiles_ptr, tables_ptr, q
             whole_low = tl.minimum(high, low + tl.cdiv(tl.maximum(0, high - window - low), BLOCK_N) * BLOCK_N)
         whole_high = tl.maximum(whole_low, low + tl.maximum(0, start + offset + 1 - low) // BLOCK_N * BLOCK_N)
     edges = (low, whole_low, whole_high, high)
-    if PAGE is None:
-        k_ptr += (first_key + low).to(tl.int64) * k_row
-        v_ptr += (first_key + low).to(tl.int64) * v_row
-    else:
-        tables_ptr += row.to(tl.int64) * table_row
 
     best = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -152,15 +152,14 @@ def flash_kernel(q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, tiles_ptr, tables_ptr, q
                 inside = keys < high  # slots behind it may hold NaN, and 0 · NaN is NaN
                 if PAGE is None:
                     slots = tl.arange(0, BLOCK_N)
+                    k_tile, v_tile = k_ptr + n * k_row.to(tl.int64), v_ptr + n * v_row.to(tl.int64)
                 else:
                     blocks = tl.load(tables_ptr + keys // PAGE, mask=inside, other=0)
                     slots = blocks.to(tl.int64) * PAGE + keys % PAGE
-                k = load_rows(k_ptr, slots, k_row, inside, D, PADDED, part != 1)
-                v = load_rows(v_ptr, slots, v_row, inside, D_V, PADDED_V, part != 1)
+                    k_tile, v_tile = k_ptr, v_ptr
+                k = load_rows(k_tile, slots, k_row, inside, D, PADDED, part != 1)
+                v = load_rows(v_tile, slots, v_row, inside, D_V, PADDED_V, part != 1)
                 best, total, out = attend_tile(q, k, v, keys, begins, ends, scale, best, total, out, part != 1)
-                if PAGE is None:
-                    k_ptr += BLOCK_N * k_row
-                    v_ptr += BLOCK_N * v_row
 
     total = tl.where(total == 0.0, 1.0, total)  # no key seen: out is 0, and best -inf
     out = out / total[:, None]
