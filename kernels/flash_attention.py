@@ -100,14 +100,14 @@ def attend_tile(q, k, v, keys, begins, ends, scale, best, total, out, MASKED: tl
     return new_best, total, out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["window", "table_row"])  # table_row varies from step to step
 def flash_kernel(q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, tiles_ptr, tables_ptr, q_row, q_head, k_row, k_head, v_row,
                  v_head, table_row, group, window, scale, CAUSAL: tl.constexpr, PAGE: tl.constexpr, D: tl.constexpr,
                  D_V: tl.constexpr, PADDED: tl.constexpr, PADDED_V: tl.constexpr, BLOCK_M: tl.constexpr,
                  BLOCK_N: tl.constexpr):
     """Program (tile · group + head within the group, K/V head): neighbours read the same keys, which then lie in L2.
 
-    *_row, *_head: strides, in values. lse_ptr, window may be None; tables_ptr, table_row and PAGE, the slots of a
+    *_row, *_head: strides, in values. window may be None; tables_ptr, table_row and PAGE, the slots of a
     block, are None where keys lie end to end. PADDED: D rounded up to a power of two.
     """
     tile = tiles_ptr + tl.program_id(0) // group * 6
@@ -167,8 +167,7 @@ def flash_kernel(q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, tiles_ptr, tables_ptr, q
     columns = tl.arange(0, PADDED_V)
     tl.store(out_ptr + at[:, None] * D_V + columns[None, :], out.to(out_ptr.dtype.element_ty),
              mask=(i < queries)[:, None] & (columns < D_V)[None, :])
-    if lse_ptr is not None:
-        tl.store(lse_ptr + at, (best + tl.log2(total)) * 0.6931471805599453, mask=i < queries)  # ln 2
+    tl.store(lse_ptr + at, (best + tl.log2(total)) * 0.6931471805599453, mask=i < queries)  # ln 2
 
 
 def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, query_lens: Sequence[int],
@@ -194,7 +193,7 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, query_len
         plan = plan_tiles(query_lens, key_lens, q, causal=causal, window=window, block_m=configuration.block_m)
     check_plan(plan, query_lens, key_lens, q.device)
     out = q.new_empty(*q.shape[:2], v.shape[-1])
-    lse = q.new_empty(q.shape[:2], dtype=torch.float32) if return_lse else None
+    lse = q.new_empty(q.shape[:2], dtype=torch.float32)  # 1 value beside D_v: written whether asked for or not
     if len(plan.tiles):
         tables = None if block_tables is None else block_tables.to(q.device)
         group = q.shape[1] // k.shape[-2]
@@ -204,7 +203,7 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, query_len
             **constants(causal, None if tables is None else k.shape[1], q.shape[-1], v.shape[-1],
                         configuration._replace(block_m=plan.block_m)),
             num_warps=configuration.num_warps, num_stages=configuration.num_stages)
-    return out if lse is None else (out, lse)
+    return (out, lse) if return_lse else out
 
 
 def constants(causal: bool, page: int | None, dim: int, value_dim: int,
