@@ -1,11 +1,11 @@
 """Step 4, attention: six puzzles that lead into Triton, each a kernel beside its specification in torch.
 
-The exercises that are written in torch are in step4_torch.
+The exercises that are written in torch are in step4_torch, those inside of the attention kernels in step4_kernels.
 """
 
 from __future__ import annotations
 
-from minillm.course import step4_torch
+from minillm.course import step4_kernels, step4_torch
 from minillm.course.exercise import Exercise, Step, Target
 
 STEP = Step(4, "attention", "Attention: variants, tiles and kernels")
@@ -172,4 +172,5 @@ GATHER = Exercise(
            "would turn round without a word.",
 )
 
-EXERCISES = (ADD, GAPS, ROW_SUM, SOFTMAX, MATMUL, GATHER, *step4_torch.CORE, *step4_torch.FURTHER)
+EXERCISES = (ADD, GAPS, ROW_SUM, SOFTMAX, MATMUL, GATHER, *step4_torch.CORE, *step4_kernels.CORE,
+             *step4_kernels.FURTHER, *step4_torch.FURTHER)

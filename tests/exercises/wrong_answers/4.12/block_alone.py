@@ -1,0 +1,12 @@
+"""Block alone."""
+
+import triton
+import triton.language as tl
+
+DIAGNOSIS = "exception"
+
+
+@triton.jit
+def find_keys(table_ptr, keys, inside, BLOCK_SIZE: tl.constexpr):
+    blocks = tl.load(table_ptr + keys // BLOCK_SIZE, mask=inside, other=0)
+    return blocks.to(tl.int64)

@@ -1,0 +1,12 @@
+"""Wide too late."""
+
+import triton
+import triton.language as tl
+
+DIAGNOSIS = "32-bits"
+
+
+@triton.jit
+def find_keys(table_ptr, keys, inside, BLOCK_SIZE: tl.constexpr):
+    blocks = tl.load(table_ptr + keys // BLOCK_SIZE, mask=inside, other=0)
+    return blocks, (keys % BLOCK_SIZE).to(tl.int32)
