@@ -206,8 +206,8 @@ class LLM:
         return Engine(self._make_executor(host_blocks), scheduler.Scheduler(self.cache.tables, limits, host_blocks))
 
     def _make_executor(self, host_blocks: int) -> ModelExecutor:
-        """Decode steps are replayed as CUDA graphs where the kernels and a GPU are; run as they are elsewhere."""
-        if self.attention != "triton" or self.device.type != "cuda":
+        """Decode steps are replayed as CUDA graphs where there is a GPU, and a cache that knows empty rows."""
+        if self.device.type != "cuda" or not hasattr(self.cache, "rotate_and_attend"):
             return ModelExecutor(self.model, self.cache, host_blocks)
         from minillm.serving import cuda_graphs  # needs Triton
 

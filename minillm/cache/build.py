@@ -37,13 +37,11 @@ def paged_cache(specs: list[KVSpec], num_blocks: int, block_size: int = 16, kv_d
                 dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu", backend: str = "sdpa",
                 index: str = "hash") -> paged.PagedKVCache:
     """A cache of `num_blocks` blocks, empty. kv_dtype: one of KV_DTYPES, 'auto' keeps `dtype`. index: one of
-    PREFIX_INDEXES. Raises ValueError as `check` does, and for the backend 'triton' with a kv_dtype other than 'auto'.
+    PREFIX_INDEXES. Raises ValueError as `check` does.
     """
     check(block_size, kv_dtype, index)
     made = block_tables(num_blocks, block_size, index)
-    if backend == "triton":
-        if kv_dtype != "auto":
-            raise ValueError(f"kv_cache_dtype is {kv_dtype!r} with attention 'triton': expected 'auto'")
+    if backend == "triton" and kv_dtype == "auto":
         from minillm.cache import triton_paged  # needs Triton
 
         return triton_paged.TritonPagedKVCache(specs, made, dtype, device)

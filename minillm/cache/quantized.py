@@ -7,8 +7,9 @@ int4-kivi         K: one for each channel of a head and block; V: one for each t
 
 A token that joins a block may be larger than all that was there, and then the block's scale no longer fits it. So a
 write decodes the blocks it touches, puts the new tokens in, and encodes them again; a value that is on the grid and
-whose scale stays comes back as it was. No kernel here works on the codes: a read decodes them to the model's dtype.
-That saves memory, not time. (FP8: few CPUs multiply it, so it too is decoded.)
+whose scale stays comes back as it was. A read decodes them to the model's dtype: that saves memory, not time. (FP8: few
+CPUs multiply it, so it too is decoded.) With attention 'triton' steps of decode rows alone read INT8 and FP8 codes as
+they lie.
 """
 
 from __future__ import annotations
@@ -118,7 +119,12 @@ class QuantizedKVCache(PagedKVCache):
         odd = [dim for spec in specs for dim in (spec.k_dim, spec.v_dim) if dim % 2]
         if codec.startswith("int4") and odd:
             raise ValueError(f"heads keep {odd[0]} values: expected an even number, two INT4 codes share a byte")
+        if backend == "triton":
+            from minillm.cache import triton_paged  # needs Triton
+
+            triton_paged.check(specs, device)
         self.codecs = CODECS[codec]
+        self.in_place = backend == "triton" and self.codecs in ((INT8, INT8), (FP8, FP8))
         self.stores: list[list[torch.Tensor]] = []  # codes and scales of K, and of V
         super().__init__(specs, tables, dtype, device, backend)
 
@@ -126,6 +132,16 @@ class QuantizedKVCache(PagedKVCache):
         step = super().begin(batch)
         places = find_places(step.slots, self.pool.block_size)
         return QuantizedStep(step.batch, step.cache, step.slots, step.tables, places)
+
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+               step: QuantizedStep) -> torch.Tensor:
+        if not self.in_place or max(step.batch.query_lens) > 1:
+            return super().attend(layer, q, k, v, step)
+        from minillm.cache import triton_paged
+
+        self._write(layer, step, k, v)
+        stores = [[part[layer] for part in store] for store in self.stores]
+        return triton_paged.decode_codes(q, stores, step, self.specs[layer])
 
     def _allocate(self) -> list[torch.Tensor]:
         """Codes and scales, [layers, num_blocks, …] each."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from minillm.attention import triton_backend
 from minillm.cache.paged import PagedKVCache, PagedStep
@@ -56,12 +57,7 @@ class TritonPagedKVCache(PagedKVCache):
 
     def __init__(self, specs: list[KVSpec], tables: BlockTables, dtype: torch.dtype = torch.float32,
                  device: torch.device | str = "cpu") -> None:
-        if torch.device(device).type != "meta":  # where only bytes are counted
-            triton_backend.check(device)
-        for name, size in (("k_dim", specs[0].k_dim), ("v_dim", specs[0].v_dim)):
-            if size not in flash_attention.HEAD_SIZES:
-                raise ValueError(f"{name} is {size}: expected one of {flash_attention.HEAD_SIZES} for attention "
-                                 "'triton'")
+        check(specs, device)
         super().__init__(specs, tables, dtype, device, "triton")
 
     def begin(self, batch: Batch) -> TritonStep:
@@ -119,6 +115,30 @@ class TritonPagedKVCache(PagedKVCache):
         return Part(tokens, table_matrix([tables[row] for row in rows], self.device),
                     torch.tensor(lengths, dtype=torch.int32, device=self.device),
                     [batch.query_lens[row] for row in rows], lengths)
+
+
+def check(specs: list[KVSpec], device: torch.device | str) -> None:
+    """Raises ValueError where no kernel can run on the device, or none takes heads of that size."""
+    triton_backend.check(device)
+    for name, size in (("k_dim", specs[0].k_dim), ("v_dim", specs[0].v_dim)):
+        if size not in flash_attention.HEAD_SIZES:
+            raise ValueError(f"{name} is {size}: expected one of {flash_attention.HEAD_SIZES} for attention 'triton'")
+
+
+def decode_codes(q: torch.Tensor, stores: Sequence[Sequence[torch.Tensor]], step: PagedStep,
+                 spec: KVSpec) -> torch.Tensor:
+    """Attention of q [B, H, D], one query a row, over a layer of a QuantizedKVCache, codes as they lie: [B, H, D_v].
+
+    stores: codes [num_blocks, block_size, H_kv, D] and scales [num_blocks, 1, H_kv, 1] of K, and of V. The tables'
+    matrix is made by the step's first layer, for all.
+    """
+    if "decode" not in step.masks:
+        lengths = torch.tensor(step.batch.context_lens, dtype=torch.int32, device=q.device)
+        tables = pad_sequence(step.tables, batch_first=True).to(torch.int32)  # [B, pages]
+        step.masks["decode"] = tables, lengths
+    (k, k_scales), (v, v_scales) = stores
+    return paged_decode.paged_decode(q, k, v, *step.masks["decode"], spec.scale, window=spec.window,
+                                     k_scales=k_scales, v_scales=v_scales)
 
 
 def table_matrix(tables: list[list[int]], device: torch.device) -> torch.Tensor:

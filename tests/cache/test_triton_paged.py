@@ -103,5 +103,28 @@ def test_what_the_kernels_do_not_take_is_refused() -> None:
         TritonPagedKVCache([KVSpec(2, 48, 64, None, 0.1)], tables, torch.float32, DEVICE)
     with pytest.raises(ValueError, match="v_dim is 48: expected one of"):
         TritonPagedKVCache([KVSpec(2, 64, 48, None, 0.1)], tables, torch.float32, DEVICE)
-    with pytest.raises(ValueError, match="kv_cache_dtype is 'int8' with attention 'triton': expected 'auto'"):
-        build.paged_cache(SPECS, 4, kv_dtype="int8", backend="triton", device=DEVICE)
+    with pytest.raises(ValueError, match="k_dim is 48: expected one of"):
+        build.paged_cache([KVSpec(2, 48, 64, None, 0.1)], 4, kv_dtype="int8", backend="triton", device=DEVICE)
+
+
+@pytest.mark.parametrize("codec", ["int8", "fp8", "int4"])
+def test_codes_are_attended_to_as_their_numbers(codec: str) -> None:
+    """Prompts, then steps of decode rows (which the kernel reads as codes) and mixed ones, against the reference."""
+    caches = [build.paged_cache(SPECS, 40, 4, codec, backend=name, device=DEVICE) for name in ("triton", "reference")]
+    generator, lengths = torch.Generator().manual_seed(0), {0: 0, 1: 0}
+    for added in ({0: 5, 1: 9}, {0: 1, 1: 1}, {0: 3, 1: 1}, {1: 1}):
+        rows = [(seq, [1] * n, lengths[seq]) for seq, n in added.items()]
+        steps = [cache.begin(make_batch(rows, DEVICE)) for cache in caches]
+        for layer in range(len(SPECS)):
+            tokens = sum(added.values())
+            q, k, v = (torch.randn(tokens, heads, 64, generator=generator).to(DEVICE) for heads in (4, 2, 2))
+            outs = [cache.attend(layer, q, k, v, step) for cache, step in zip(caches, steps)]
+            torch.testing.assert_close(*outs, atol=1e-5, rtol=1e-5)
+        lengths = {seq: lengths[seq] + added.get(seq, 0) for seq in lengths}
+
+
+def test_codes_are_not_decoded_where_the_kernel_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = build.paged_cache(SPECS, 8, 4, "fp8", backend="triton", device=DEVICE)
+    monkeypatch.setattr(cache, "_read", lambda *args: pytest.fail("the codes were gathered and decoded"))
+    step = cache.begin(make_batch([(0, [1], 0), (1, [1], 0)], DEVICE))
+    assert cache.attend(0, *(torch.ones(2, heads, 64, device=DEVICE) for heads in (4, 2, 2)), step).shape == (2, 4, 64)
