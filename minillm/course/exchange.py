@@ -52,8 +52,7 @@ class Report:
 
     def undo(self) -> None:
         while self.replaced:
-            holder, name, original = self.replaced.pop()
-            setattr(holder, name, original)
+            _put(*self.replaced.pop())
 
 
 def exchange(ids: Sequence[str] | None = None, place: Workspace | None = None) -> Report:
@@ -116,4 +115,13 @@ def combined_class(module: ModuleType, targets: Sequence[Target]) -> type:
 
 def _replace(report: Report, holder: Any, name: str, replacement: Any) -> None:
     report.replaced.append((holder, name, getattr(holder, name)))
-    setattr(holder, name, replacement)
+    _put(holder, name, replacement)
+
+
+def _put(holder: Any, name: str, value: Any) -> None:
+    """Set it, and have kernels beside it compiled again: what was compiled holds the functions that it called then."""
+    setattr(holder, name, value)
+    for kernel in list(vars(holder).values()):
+        if hasattr(kernel, "device_caches"):  # of Triton's JITFunction; an interpreted kernel has none
+            kernel.hash = None
+            kernel.device_caches.clear()

@@ -7,7 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 
 @contextlib.contextmanager
@@ -23,6 +23,8 @@ def where_triton_is_missing() -> Iterator[None]:
     triton, language = ModuleType("triton"), ModuleType("triton.language")
     triton.__spec__ = ModuleSpec("triton", None)
     triton.jit, triton.language = (lambda function: function), language
+    triton.knobs = SimpleNamespace(runtime=SimpleNamespace(interpret=False))
+    language.constexpr = lambda value: value
     sys.modules |= {"triton": triton, "triton.language": language}
     try:
         yield

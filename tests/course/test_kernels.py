@@ -3,9 +3,11 @@ where there is no Triton the rest of a step can be checked all the same."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from minillm import cli
 from minillm.course import build, catalogue, checking, exchange, progress, running, step4, telling, workspace
 from minillm.course.checking import Checked
 from minillm.course.exercise import Exercise, Step, Target
+from minillm.course.triton_checks import in_place_of
 from minillm.course.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,6 +113,60 @@ def test_kernel_and_launcher_are_exchanged_together(clone: Workspace) -> None:
     assert (puzzles.add, puzzles.add_kernel) == before
 
 
+@interpreted
+def test_a_function_within_a_kernel_is_exchanged_without_a_launcher(clone: Workspace) -> None:
+    from minillm.kernels import flash_attention, paged_decode
+
+    before = flash_attention.attend_tile, paged_decode.find_keys
+    clone.file(step4.STEP).parent.mkdir(parents=True)
+    clone.file(step4.STEP).write_text(build.solution(step4.STEP)
+                                      .replace("return new_best, total, out", "return new_best, total, 2 * out"))
+    x = torch.ones(1, 1, 64)
+    report = exchange.exchange(ids=["4.11", "4.12"], place=clone)
+    try:
+        assert report.lines()[0] == "yours: 4.11 attend_tile, 4.12 find_keys"
+        assert flash_attention.attend_tile is not before[0]
+        assert flash_attention.flash_attention(x, x, x, [1], [1], 1.0).unique().tolist() == [2]
+    finally:
+        report.undo()
+    assert flash_attention.flash_attention(x, x, x, [1], [1], 1.0).unique().tolist() == [1]
+    assert (flash_attention.attend_tile, paged_decode.find_keys) == before
+
+
+EXCHANGED_COMPILED = """
+from minillm.course import catalogue, exchange, step4
+from minillm.kernels.flash_attention import flash_kernel
+
+catalogue.EXERCISES, catalogue.STEPS[4] = step4.EXERCISES, step4.STEP
+keys = [flash_kernel.cache_key]
+flash_kernel.device_caches["a GPU"] = "compiled"
+report = exchange.exchange(ids=["4.11"])
+assert not flash_kernel.device_caches
+keys.append(flash_kernel.cache_key)
+flash_kernel.device_caches["a GPU"] = "compiled with the reader's"
+report.undo()
+assert not flash_kernel.device_caches
+keys.append(flash_kernel.cache_key)
+assert keys[0] == keys[2] != keys[1]
+"""
+
+
+def test_a_kernel_that_was_compiled_is_compiled_again_with_the_readers_function(
+        clone: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    clone.file(step4.STEP).parent.mkdir(parents=True)
+    clone.file(step4.STEP).write_text(build.solution(step4.STEP))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    subprocess.run([sys.executable, "-c", EXCHANGED_COMPILED], check=True, timeout=60)
+
+
+def test_what_stands_in_for_a_function_finds_there_what_was_there_before() -> None:
+    module = ModuleType("kernels")
+    module.double = ours = lambda x: 2 * x
+    with in_place_of(module, "double", lambda x: ("theirs", module.double(x))):
+        assert [module.double(1), module.double(2)] == [("theirs", 2), ("theirs", 4)]
+    assert module.double is ours
+
+
 def test_reset_puts_the_launcher_back_too(clone: Workspace) -> None:
     stub = build.stub(step4.STEP)
     path = clone.file(step4.STEP)
@@ -162,6 +219,7 @@ def test_without_triton_the_rest_of_a_file_is_loaded_and_exchanged(no_triton: No
     path.write_text(build.solution(step4.STEP))
     module = running.load_file(path)
     assert callable(module.add_kernel)
+    assert callable(module.attend_tile)
     assert module.add_reference(torch.ones(2), torch.ones(2)).tolist() == [2, 2]
     running.borrow(module, ADD)  # there is nothing of ours to borrow
     with pytest.raises(ImportError):
@@ -170,6 +228,14 @@ def test_without_triton_the_rest_of_a_file_is_loaded_and_exchanged(no_triton: No
         import minillm.kernels.puzzles  # noqa: F401
     with pytest.raises(ImportError):
         from minillm.kernels import puzzles  # noqa: F401
+
+
+def test_without_triton_all_checks_of_a_step_are_found(no_triton: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in (ROOT / "tests" / "exercises").glob("step4*.py"):
+        monkeypatch.setitem(sys.modules, f"minillm_checks_{path.stem}", sys)  # so that it is gone after the test
+        monkeypatch.delitem(sys.modules, f"minillm_checks_{path.stem}")
+    for exercise in step4.EXERCISES:
+        assert running.load_check(ROOT, exercise).exercise == exercise.id
 
 
 def test_with_triton_nothing_stands_in(tmp_path: Path) -> None:
