@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -92,10 +93,21 @@ def heads_tiles_and_splits(model, report: exchange.Report) -> None:
     variants.mla_absorbed(q, q, kv[:, 0], kv[:, 0], *torch.ones(2, 2, 1, 1))
 
 
+def two_kernels(model, report: exchange.Report) -> None:
+    """What lesson 4 does with the package's kernels: a prefill, and a decode step over blocks."""
+    import torch
+    from minillm.kernels import flash_attention, paged_decode
+
+    x = torch.ones(1, 1, 64, device="cuda" if torch.cuda.is_available() else "cpu")
+    one = torch.ones(1, dtype=torch.int32, device=x.device)
+    flash_attention.flash_attention(x, x, x, [1], [1], 1.0)
+    paged_decode.paged_decode(x, x[None], x[None], one[None] - 1, one, 1.0)
+
+
 NOTEBOOKS = {  # what no command runs
     "02_kv_cache_and_paging": (texts_in_a_tree, fewer_bits),
     "03_batching": (a_batch_that_waits, memory_runs_out),
-    "04_attention": (six_puzzles, heads_tiles_and_splits),
+    "04_attention": (six_puzzles, heads_tiles_and_splits, two_kernels),
 }
 # appended to a file of solutions: every call of a function of it leaves the function's name in $CALLS
 SPY = '''
@@ -123,8 +135,11 @@ for _class, _name in {names!r}:
 
 
 def called(exercise: Exercise) -> tuple[Target, ...]:
-    """What Python calls of an exercise: of a Triton kernel the launcher."""
-    return (exercise.launcher,) if exercise.launcher else exercise.targets
+    """What Python calls of an exercise: of a Triton kernel the launcher; within a compiled one, nothing."""
+    if exercise.launcher:
+        return (exercise.launcher,)
+    compiled = exercise.needs_triton and not os.environ.get("TRITON_INTERPRET")
+    return () if compiled else exercise.targets
 
 
 def packages_own() -> dict[str, object]:
