@@ -85,7 +85,9 @@ def hide(scores, keys, begins, ends):
 def attend_tile(q, k, v, keys, begins, ends, scale, best, total, out, MASKED: tl.constexpr):
     """Take one tile of keys into the softmax of a tile of queries: the state (best, total, out), one tile later.
 
-    best, total [BLOCK_M]: the largest score so far, in base 2, and the sum of the weights 2^(score - best); out
+    q [BLOCK_M, PADDED], k [BLOCK_N, PADDED], v [BLOCK_N, PADDED_V]. A score is q · k · scale, and scale is the caller's
+    times log2(e), so that powers of 2 are those of e. MASKED: not every query sees all keys of the tile, see `hide`.
+    best, total [BLOCK_M]: the largest score so far, at first -inf, and the sum of the weights 2^(score - best); out
     [BLOCK_M, PADDED_V]: the sum of the values by these weights. A larger best shrinks what was summed before.
     """
     scores = multiply(q, k.T, tl.zeros([q.shape[0], k.shape[0]], tl.float32))  # [BLOCK_M, BLOCK_N]

@@ -62,7 +62,10 @@ def decode_blocks(blocks: torch.Tensor, scales: torch.Tensor | None, dtype: torc
 
 @triton.jit
 def find_keys(table_ptr, keys, inside, BLOCK_SIZE: tl.constexpr):
-    """Where keys 0, 1, … of a row lie: (block, slot within it). What is not `inside` is not looked up."""
+    """Where keys of a row lie: (block, in 64 bits, and slot within it). What is not `inside` is not looked up.
+
+    keys, inside [TILE]; table_ptr: the row's blocks, in order, each of BLOCK_SIZE slots.
+    """
     blocks = tl.load(table_ptr + keys // BLOCK_SIZE, mask=inside, other=0)
     return blocks.to(tl.int64), keys % BLOCK_SIZE  # 64 bits: a cache may hold more than 2**31 values
 
