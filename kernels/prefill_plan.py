@@ -30,7 +30,7 @@ TILES = {
     "sm_80": {64: (128, 64, 8, 3), 128: (128, 32, 8, 3), 256: (64, 32, 8, 2)},
     "sm_89": {64: (128, 64, 8, 3), 128: (128, 32, 8, 3), 256: (64, 32, 8, 2)},
     "sm_90": {64: (128, 128, 8, 3), 128: (128, 128, 8, 2), 256: (128, 32, 8, 2)},
-    "sm_100": {64: (128, 64, 8, 3), 128: (128, 64, 8, 3), 256: (128, 16, 8, 2)},
+    "sm_100": {64: (128, 64, 8, 2), 128: (128, 64, 8, 3), 256: (128, 16, 8, 2)},
     "gfx942": {64: (128, 32, 4, 2), 128: (128, 32, 4, 2), 256: (64, 32, 4, 2)},
 }
 
@@ -42,8 +42,8 @@ def configurations(chip: str, dim: int, value_bytes: int, scattered: bool = Fals
     largest tile that spills none of them, as `minillm kernels` shows. On sm_90 and sm_100 128 queries are 64 for each
     of two groups of four warps, the least that wgmma and tcgen05 multiply. sm_80, sm_89 and gfx942 hold the queries in
     registers too, hence fewer keys. scattered: keys lie in pages, each with a pointer of its own, or a window gives the
-    mask a second edge; both take registers. Pages also put two loads in a row, and a third stage keeps both in flight;
-    CDNA3 has no asynchronous copies and no use for it. The others need less of everything: half the keys, and with
+    mask a second edge; both take registers. Pages also put two loads in a row, and a third stage keeps both in flight,
+    where there is the memory for it; CDNA3 has no asynchronous copies and no use for it. The others need less of everything: half the keys, and with
     half the queries and warps two programs share an SM, one computing weights while the other multiplies. Values of 32
     bits are multiplied without tensor cores, one by one: small tiles.
     """
@@ -54,7 +54,8 @@ def configurations(chip: str, dim: int, value_bytes: int, scattered: bool = Fals
         return [Configuration(block, block, 4, 1)]
     best = Configuration(*TILES[chip][max(64, triton.next_power_of_2(dim))])
     if scattered:
-        best = best._replace(block_n=min(best.block_n, 64), num_stages=2 if chip == "gfx942" else 3)
+        stages = 2 if chip == "gfx942" or (chip in ("sm_80", "sm_89") and dim > 128) else 3
+        best = best._replace(block_n=16 if chip == "gfx942" else min(best.block_n, 64), num_stages=stages)
     fewer_keys = best._replace(block_n=max(16, best.block_n // 2), num_stages=best.num_stages + 1)
     return [best, fewer_keys, fewer_keys._replace(block_m=best.block_m // 2, num_warps=best.num_warps // 2)]
 
