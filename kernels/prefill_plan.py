@@ -43,9 +43,9 @@ def configurations(chip: str, dim: int, value_bytes: int, scattered: bool = Fals
     of two groups of four warps, the least that wgmma and tcgen05 multiply. sm_80, sm_89 and gfx942 hold the queries in
     registers too, hence fewer keys. scattered: keys lie in pages, each with a pointer of its own, or a window gives the
     mask a second edge; both take registers. Pages also put two loads in a row, and a third stage keeps both in flight,
-    where there is the memory for it; CDNA3 has no asynchronous copies and no use for it. The others need less of everything: half the keys, and with
-    half the queries and warps two programs share an SM, one computing weights while the other multiplies. Values of 32
-    bits are multiplied without tensor cores, one by one: small tiles.
+    where there is the memory for it; CDNA3 has no asynchronous copies and no use for it. The others need less of
+    everything: half the keys, and with half the queries and warps two programs share an SM, one computing weights while
+    the other multiplies. Values of 32 bits are multiplied without tensor cores, one by one: small tiles.
     """
     if chip == "interpreter":
         return [Configuration(32, 32, 4, 1)]
