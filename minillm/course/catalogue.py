@@ -9,10 +9,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from minillm.course import step0, step1, step2, step3
+from minillm.course import step0, step1, step2, step3, step4
 from minillm.course.exercise import Exercise, Step
 
-MODULES = (step0, step1, step2, step3)
+MODULES = (step0, step1, step2, step3, step4)
 STEPS: dict[int, Step] = {module.STEP.number: module.STEP for module in MODULES}
 EXERCISES: tuple[Exercise, ...] = tuple(exercise for module in MODULES for exercise in module.EXERCISES)
 

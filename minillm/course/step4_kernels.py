@@ -38,7 +38,7 @@ TILE = Exercise(
     ),
     notice="Of the scores nothing leaves the chip. scale is one multiplication a score, and with log2(e) in it the "
            "power of 2 costs none: exp would multiply each score by log2(e) once more, beside the tensor cores.",
-    section="Softmax, one tile at a time",
+    section="The kernels, exact",
     used_by=LESSON,
 )
 
@@ -61,7 +61,7 @@ KEYS = Exercise(
     ),
     notice="Sixteen keys of a block load the same entry, and the table is small: it comes out of the cache. What costs "
            "is the order: no address of K is known before the table's answer is there.",
-    section="Splitting the keys",
+    section="The kernels, exact",
     used_by=LESSON,
     core=False,
 )
