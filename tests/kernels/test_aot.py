@@ -61,9 +61,31 @@ def test_every_kernel_fits_spills_nothing_and_uses_the_tensor_core(chip: str, re
     asked = [(name, case.name) for name, case in all_cases(list(MODULES)) if case.chips is None or chip in case.chips]
     rows = [r for r in reports if r.chip == chip]
     assert [(r.module, r.name) for r in rows] == asked
-    assert len(set(asked)) == len(asked) > 0
+    launches = {(r.module, r.name, r.num_warps, r.num_stages) for r in rows}
+    assert len(launches) == len(rows) > 0
     assert [f"{r.name} {problem}" for r in rows for problem in r.problems()] == []
     assert all(r.registers > 0 and r.occupancy().blocks > 0 for r in rows)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("chip", CHIPS)
+def test_prefill_spills_nothing_for_any_mask_addressing_and_head_size(chip: str) -> None:
+    """`cases()` lists a part of them, since each takes seconds to compile."""
+    script = SWEEP.format(chip=chip)
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "25 compiled\n"), ended.stdout + ended.stderr
+
+
+SWEEP = """
+from minillm.kernels import aot, flash_attention
+
+kinds = ("causal", "full", "paged", "window", "paged window")
+made = [flash_attention.case(kind, dim, "bf16", "{chip}") for kind in kinds for dim in flash_attention.HEAD_SIZES]
+reports = [aot.compile_case(case, "{chip}") for case in made]
+problems = [f"{{r.name}} {{problem}}" for r in reports for problem in r.problems()]
+print(*problems, f"{{len(reports)}} compiled", sep="\\n")
+"""
 
 
 def test_every_module_has_a_case_for_every_chip(reports: list[Report]) -> None:
