@@ -45,13 +45,11 @@ def tile_cases() -> list[Case]:
     return [  # q [S_q, d], k [S_k, d], v [S_k, d_v], tiles of queries x keys
         case("one key", [[2]], [[3]], [[5]], (1, 1)),
         case("one tile of two keys", [[1]], [[0], [1]], [[2], [4]], (1, 2)),
-        case("two tiles, a larger score in the second", [[1]], [[0], [2]], [[2], [4]], (1, 1)),
+        case("two tiles, a larger score in the second", [[1]], [[0], [3]], [[2], [4]], (1, 1)),
         case("two tiles, a far smaller score in the second", [[1]], [[900], [0]], [[2], [4]], (1, 1)),
-        case("three tiles, scores that grow", [[1]], [[-2], [0], [1]], [[2], [4], [8]], (1, 1)),
         case("a scale of 1/2", [[1]], [[0], [2]], [[2], [4]], (1, 2), 0.5),
         case("scores of 1000, a scale of 1/4", [[10]], [[100], [99]], [[2], [4]], (1, 2), 0.25),
         case("two queries, each with another largest score", [[1], [0.01]], [[900], [800]], [[2], [4]], (2, 2)),
-        case("more values than one", [[1, 2]], [[3, 1], [2, 0]], [[1, 2], [3, 4]], (1, 2)),
         case("the last tile is half full", [[1]], [[-3], [-4], [-5]], [[2], [4], [8]], (1, 2)),
         case("a key that comes too late has a large score", [[1], [1]], [[0], [900]], [[2], [4]], (2, 2), causal=True),
         case("the first query sees no key at all", [[1], [1]], [[3]], [[2]], (2, 1), causal=True),
@@ -64,12 +62,12 @@ def tile_cases() -> list[Case]:
 
 
 def random_case() -> Case:
-    """Tiles of several sizes and masks, every value of a head in use."""
+    """Tiles that all queries see between two that not all do; every value of a head in use."""
     generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(count, HEAD, generator=generator) for count in (6, 10, 10))
-    args = {"q": q, "k": k, "v": v, "scale": HEAD**-0.5, "causal": True, "window": 5, "tiles": (4, 2)}
-    return Case("six queries and ten keys at random, 64 values each", args,
-                "q [6, 64], k and v [10, 64] at random, scale=0.125, causal, window 5, tiles of 4 x 2")
+    q, k, v = (torch.randn(count, HEAD, generator=generator) for count in (3, 8, 8))
+    args = {"q": q, "k": k, "v": v, "scale": HEAD**-0.5, "causal": True, "window": 6, "tiles": (4, 2)}
+    return Case("three queries and eight keys at random, 64 values each", args,
+                "q [3, 64], k and v [8, 64] at random, scale=0.125, causal, window 6, tiles of 4 x 2")
 
 
 def with_tile(attend_tile: Callable[..., Tensors], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float,
@@ -250,7 +248,8 @@ def look_up(table_ptr, block_ptr, slot_ptr, first_value_ptr, length, values, FIN
     block, slot = FIND(table_ptr, keys, inside, BLOCK_SIZE)
     tl.store(block_ptr + keys, block, mask=inside)
     tl.store(slot_ptr + keys, slot, mask=inside)
-    tl.store(first_value_ptr + keys, (block * BLOCK_SIZE + slot) * values, mask=inside)
+    at = (block * BLOCK_SIZE + slot) * values
+    tl.store(first_value_ptr + keys + 0 * at, at, mask=inside)  # 0 * at: as part of an address, which a float cannot be
 
 
 def looked_up(find_keys: Callable[..., Tensors], table: torch.Tensor, block_size: int, length: int, values: int,
@@ -277,7 +276,7 @@ def keys_cases() -> list[Case]:
         case("the last block is not full", [2, 0], 2, 3, 1),
         case("the last tile is not full", [5, 2, 6], 2, 6, 4),
         case("a tile is larger than all there is", [1], 4, 3, 8),
-        case("values beyond 2**31", [150_000], 16, 2, 2, 1024),
+        case("values beyond 2**32", [1_500_001], 16, 2, 2, 192),
     ]
 
 
@@ -301,6 +300,7 @@ KEYS = Check(
     "4.12",
     keys_cases,
     names=("block", "slot", "first value", "accesses:"),
+    tolerance=0.0,
     call=called_with,
     draw=drawn,
     mistakes=(
