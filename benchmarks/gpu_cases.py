@@ -10,7 +10,10 @@ from typing import Any
 
 import torch
 from minillm.kernels import flash_attention, paged_decode, prefill_plan, rms_norm, rope_cache, swiglu
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from minillm.model import layers
 
 COPIED_BYTES = 2**30
 DTYPE = torch.bfloat16
@@ -90,12 +93,12 @@ def norm(device: str, tokens: int = 16384, width: int = 4096) -> Work:
     x, residual = torch.randn(2, tokens, width, device=device, dtype=DTYPE).unbind()
     weight = torch.ones(width, device=device, dtype=DTYPE)
     return Work({"ours": lambda: rms_norm.add_rms_norm(x, residual, weight),
-                 "torch": lambda: rms_norm.add_rms_norm_reference(x, residual, weight, 1e-5)}, bytes=4 * x.nbytes)
+                 "torch": lambda: functional.rms_norm(x + residual, (width,), weight, 1e-5)}, bytes=4 * x.nbytes)
 
 
 def gated(device: str, tokens: int = 16384, width: int = 14336) -> Work:
     gate, up = torch.randn(tokens, 2 * width, device=device, dtype=DTYPE).chunk(2, dim=1)  # halves of one product
-    return Work({"ours": lambda: swiglu.swiglu(gate, up), "torch": lambda: swiglu.swiglu_reference(gate, up)},
+    return Work({"ours": lambda: swiglu.swiglu(gate, up), "torch": lambda: functional.silu(gate) * up},
                 bytes=3 * 2 * tokens * width)
 
 
@@ -107,9 +110,14 @@ def rope(device: str, tokens: int = 16384, heads: int = 32, kv_heads: int = 8, d
     slots = torch.randperm(tokens, device=device)
     caches = [torch.zeros(math.ceil(tokens / block), block, kv_heads, dim, device=device, dtype=DTYPE)
               for _ in range(2)]
-    arguments = (q, k, v, cos, sin, slots, *caches)
-    return Work({"ours": lambda: rope_cache.rope_and_store(*arguments),
-                 "torch": lambda: rope_cache.rope_and_store_reference(*arguments)},
+
+    def unfused() -> torch.Tensor:
+        angles = cos.to(DTYPE), sin.to(DTYPE)
+        for cache, new in zip(caches, (layers.apply_rope(k, *angles), v)):
+            cache.flatten(0, 1)[slots] = new
+        return layers.apply_rope(q, *angles)
+
+    return Work({"ours": lambda: rope_cache.rope_and_store(q, k, v, cos, sin, slots, *caches), "torch": unfused},
                 bytes=2 * rows.nbytes + 2 * cos.nbytes + slots.nbytes)
 
 

@@ -194,6 +194,8 @@ def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, query_len
     if plan is None:
         plan = plan_tiles(query_lens, key_lens, q, causal=causal, window=window, block_m=configuration.block_m)
     check_plan(plan, query_lens, key_lens, q.device)
+    if window is not None:  # one that shows everything, in 32 bits
+        window = min(window, max(key_lens, default=0) + max(query_lens, default=0) + 1)
     out = q.new_empty(*q.shape[:2], v.shape[-1])
     lse = q.new_empty(q.shape[:2], dtype=torch.float32)  # 1 value beside D_v: written whether asked for or not
     if len(plan.tiles):

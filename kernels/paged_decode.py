@@ -183,8 +183,9 @@ def configurations(chip: str, dim: int, value_dim: int, kv_bytes: int, group: in
     warps: 4, and 8 where the group is so large that a thread would keep 64 values of output.
     stages: addresses come from the block table, so the pipeline has two loads in a row, and Triton spreads its stages
     over both: 5 keep two tiles in flight and 3 keep one. An H200 (132 SMs, 4.8 TB/s) needs 36 KB in flight an SM for
-    each µs that memory takes; three programs with 5 stages fit its shared memory. sm_80 and sm_89 need less, and have
-    room for more programs with 3. CDNA3 has no asynchronous copies: 2, a tile waits in registers.
+    each µs that memory takes; five programs with 5 stages of 32 keys of 128 fit, where those of 64 keys spill registers
+    under Triton 3.6. sm_80 and sm_89 need less, and have room for more programs with 3. CDNA3 has no asynchronous
+    copies: 2, a tile waits in registers.
     """
     if chip == "interpreter":
         return [Configuration(32, 4, 2)]
@@ -194,7 +195,8 @@ def configurations(chip: str, dim: int, value_dim: int, kv_bytes: int, group: in
     tile = 1 << keys.bit_length() - 1  # down to a power of two: 16 to 128
     warps = 8 if rows_of(group) * value_width >= MAX_OUTPUT else 4
     stages = {"gfx942": (2,), "sm_80": (3, 5), "sm_89": (3, 5)}.get(chip, (5, 3))
-    return [Configuration(tile, warps, count) for count in stages]
+    halved = chip == "sm_90" and kv_bytes == 2 and width >= 128
+    return [Configuration(tile // 2 if halved and count == 5 else tile, warps, count) for count in stages]
 
 
 def rows_of(group: int) -> int:

@@ -51,10 +51,10 @@ def check_keys(k: torch.Tensor, query_lens: Sequence[int], key_lens: Sequence[in
         if sum(key_lens) != len(k):
             raise ValueError(f"key_lens sums to {sum(key_lens)}: expected {len(k)}, the keys of k")
         return
-    room = block_tables.shape[-1] * k.shape[1]
     if block_tables.dim() != 2 or len(block_tables) != len(key_lens) or block_tables.dtype != torch.int32:
         raise ValueError(f"block_tables is {list(block_tables.shape)} {block_tables.dtype}: expected "
                          f"[{len(key_lens)}, pages] int32")
+    room = block_tables.shape[1] * k.shape[1]
     if max(key_lens, default=0) > room:
         raise ValueError(f"key_lens has {max(key_lens)}: expected at most {room}, the slots of "
                          f"{block_tables.shape[1]} pages")

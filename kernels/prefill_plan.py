@@ -30,7 +30,7 @@ TILES = {
     "sm_80": {64: (128, 64, 8, 3), 128: (128, 32, 8, 3), 256: (64, 32, 8, 2)},
     "sm_89": {64: (128, 64, 8, 3), 128: (128, 32, 8, 3), 256: (64, 32, 8, 2)},
     "sm_90": {64: (128, 128, 8, 3), 128: (128, 128, 8, 2), 256: (128, 32, 8, 2)},
-    "sm_100": {64: (128, 64, 8, 2), 128: (128, 64, 8, 3), 256: (128, 16, 8, 2)},
+    "sm_100": {64: (128, 32, 8, 3), 128: (128, 64, 8, 3), 256: (128, 16, 8, 2)},
     "gfx942": {64: (128, 32, 4, 2), 128: (128, 32, 4, 2), 256: (64, 32, 4, 2)},
 }
 
@@ -50,8 +50,7 @@ def configurations(chip: str, dim: int, value_bytes: int, scattered: bool = Fals
     if chip == "interpreter":
         return [Configuration(32, 32, 4, 1)]
     if value_bytes == 4:
-        block = 32 if dim <= 64 else 16
-        return [Configuration(block, block, 4, 1)]
+        return [Configuration(16, 16, 4, 1)]
     best = Configuration(*TILES[chip][max(64, triton.next_power_of_2(dim))])
     if scattered:
         stages = 2 if chip == "gfx942" or (chip in ("sm_80", "sm_89") and dim > 128) else 3

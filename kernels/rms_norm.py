@@ -57,8 +57,13 @@ def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor,
     if x.dtype != residual.dtype or x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise ValueError(f"x is {x.dtype} and residual {residual.dtype}: expected one of float32, float16, bfloat16 "
                          "for both")
-    if not (x.is_contiguous() and residual.is_contiguous() and weight.is_contiguous()):
-        raise ValueError("x, residual or weight is not contiguous: expected rows one after another")
+    if weight.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise ValueError(f"weight is {weight.dtype}: expected float32, float16 or bfloat16")
+    for name, tensor in (("x", x), ("residual", residual), ("weight", weight)):
+        if tensor.device != x.device:
+            raise ValueError(f"{name} is on {tensor.device}: expected {x.device}, as x")
+        if not tensor.is_contiguous():
+            raise ValueError(f"{name} has strides {tensor.stride()}: expected its values one after another")
     tokens, width = x.shape
     if not 1 <= width <= WIDEST:
         raise ValueError(f"rows have {width} values: expected 1 to {WIDEST}")

@@ -67,14 +67,14 @@ def rope_and_store_kernel(q_ptr, k_ptr, v_ptr, cos_ptr, sin_ptr, slots_ptr, out_
     program = tl.program_id(0)
     if program < q_programs:
         rows = program * ROWS + tl.arange(0, ROWS)
-        tokens, head = (rows // heads).to(tl.int64), rows % heads  # 64 bits: T·H·D may exceed 2**31
+        tokens, head = (rows // heads).to(tl.int64), (rows % heads).to(tl.int64)  # 64 bits: T·H·D may exceed 2**31
         inside = (rows < count * heads)[:, None] & (columns < D // 2)[None, :]
         first, second = rotate_rows(q_ptr, tokens * q_token + head * q_head, cos_ptr, sin_ptr, tokens, columns, inside,
                                     D)
         store_halves(out_ptr, rows.to(tl.int64) * D, first, second, columns, inside, D)
     else:
         rows = (program - q_programs) * ROWS + tl.arange(0, ROWS)
-        tokens, head = (rows // kv_heads).to(tl.int64), rows % kv_heads
+        tokens, head = (rows // kv_heads).to(tl.int64), (rows % kv_heads).to(tl.int64)
         slots = tl.load(slots_ptr + tokens, mask=rows < count * kv_heads, other=-1).to(tl.int64)
         stored = slots >= 0
         inside = stored[:, None] & (columns < D // 2)[None, :]

@@ -21,6 +21,7 @@ from minillm.decoding import beam, generate, sampling
 from minillm.decoding.sampling import SamplingParams
 from minillm.measure import hardware
 from minillm.model import packing, zoo
+from minillm.model.layers import Attention
 from minillm.serving import scheduler
 from minillm.serving.engine import Engine
 from minillm.serving.executor import ModelExecutor
@@ -207,7 +208,8 @@ class LLM:
 
     def _make_executor(self, host_blocks: int) -> ModelExecutor:
         """Decode steps are replayed as CUDA graphs where there is a GPU, and a cache that knows empty rows."""
-        if self.device.type != "cuda" or not hasattr(self.cache, "rotate_and_attend"):
+        dense = all(isinstance(block.self_attn, Attention) for block in self.model.layers)
+        if self.device.type != "cuda" or not dense or not hasattr(self.cache, "rotate_and_attend"):
             return ModelExecutor(self.model, self.cache, host_blocks)
         from minillm.serving import cuda_graphs  # needs Triton
 

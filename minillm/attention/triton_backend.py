@@ -17,7 +17,11 @@ def check(device: torch.device | str) -> None:
         raise ValueError("attention backend is 'triton', which is not installed: expected it, or 'sdpa'")
     import triton
 
-    if torch.device(device).type != "cuda" and not triton.knobs.runtime.interpret:
+    device = torch.device(device)
+    if device.type == "cuda" and device.index not in (None, torch.cuda.current_device()):
+        raise ValueError(f"attention backend is 'triton' on {device}: expected cuda:{torch.cuda.current_device()}, "
+                         "where Triton launches (torch.cuda.set_device changes it)")
+    if device.type != "cuda" and not triton.knobs.runtime.interpret:
         raise ValueError(f"attention backend is 'triton' on {device}: expected a GPU (or TRITON_INTERPRET=1, to see "
                          "the kernels run, slowly)")
 

@@ -118,11 +118,13 @@ class TritonPagedKVCache(PagedKVCache):
 
 
 def check(specs: list[KVSpec], device: torch.device | str) -> None:
-    """Raises ValueError where no kernel can run on the device, or none takes heads of that size."""
+    """Raises ValueError where no kernel can run on the device, or none takes what a layer keeps."""
     triton_backend.check(device)
-    for name, size in (("k_dim", specs[0].k_dim), ("v_dim", specs[0].v_dim)):
+    for name, size in ((name, getattr(spec, name)) for spec in specs for name in ("k_dim", "v_dim")):
         if size not in flash_attention.HEAD_SIZES:
             raise ValueError(f"{name} is {size}: expected one of {flash_attention.HEAD_SIZES} for attention 'triton'")
+    if any(spec.v_in_k for spec in specs):
+        raise ValueError("attention is 'triton' where V is a part of K (absorbed MLA): expected 'sdpa'")
 
 
 def decode_codes(q: torch.Tensor, stores: Sequence[Sequence[torch.Tensor]], step: PagedStep,

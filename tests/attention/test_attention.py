@@ -131,6 +131,10 @@ def test_the_triton_backend_is_refused_where_no_kernel_can_run(monkeypatch: pyte
     monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
     with pytest.raises(ValueError, match="attention backend is 'triton' on cpu: expected a GPU"):
         triton_backend.check("cpu")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    with pytest.raises(ValueError, match="attention backend is 'triton' on cuda:1: expected cuda:0, where Triton"):
+        triton_backend.check("cuda:1")
+    triton_backend.check("cuda:0")
     monkeypatch.setattr(triton_backend.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="'triton', which is not installed: expected it, or 'sdpa'"):
         triton_backend.check("cuda")

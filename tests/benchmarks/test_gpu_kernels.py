@@ -148,6 +148,17 @@ def test_a_case_that_fails_is_recorded_and_the_next_one_measured(bench) -> None:
     assert clock.run(bench, ["bad", "b"], {}) == {"bad": {"error": "broken"}, "b": {"ours": {"seconds": 1.0}}}
 
 
+def test_an_alternative_that_fails_is_dropped_and_named(bench) -> None:
+    def fail() -> None:
+        raise RuntimeError("out of\nshared memory")
+
+    calls = {"ours": lambda: 1, "ours (64, 64)": fail, "sdpa": lambda: 2}
+    assert bench.compile_all(calls) == {"ours (64, 64) failed": "RuntimeError: out of shared memory"}
+    assert list(calls) == ["ours", "sdpa"]
+    with pytest.raises(RuntimeError):
+        bench.compile_all({"ours": fail})
+
+
 def test_without_its_copy_a_case_is_an_error_in_a_line(bench) -> None:
     found = bench.measure("no such case", {}, 10)
     assert found["error"].startswith("KeyError")

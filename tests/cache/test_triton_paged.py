@@ -107,6 +107,23 @@ def test_what_the_kernels_do_not_take_is_refused() -> None:
         build.paged_cache([KVSpec(2, 48, 64, None, 0.1)], 4, kv_dtype="int8", backend="triton", device=DEVICE)
 
 
+def test_latents_whose_v_is_a_part_of_k_are_refused() -> None:
+    with pytest.raises(ValueError, match="V is a part of K .absorbed MLA.: expected 'sdpa'"):
+        build.paged_cache([KVSpec(1, 80, 64, None, 0.1, v_in_k=True)], 4, backend="triton", device=DEVICE)
+
+
+def test_decode_steps_keep_to_the_window() -> None:
+    """Steps of decode rows alone, long enough for a window of 3 to hide what is cached."""
+    caches = [new_cache(), build.paged_cache(SPECS, 60, 4, backend="reference", device=DEVICE)]
+    generator = torch.Generator().manual_seed(0)
+    for length in range(8):
+        steps = [cache.begin(make_batch([(0, [1], length), (1, [1], length)], DEVICE)) for cache in caches]
+        for layer in range(len(SPECS)):
+            q, k, v = (torch.randn(2, heads, 64, generator=generator).to(DEVICE) for heads in (4, 2, 2))
+            torch.testing.assert_close(*(cache.attend(layer, q, k, v, step) for cache, step in zip(caches, steps)),
+                                       atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("codec", ["int8", "fp8", "int4"])
 def test_codes_are_attended_to_as_their_numbers(codec: str) -> None:
     """Prompts, then steps of decode rows (which the kernel reads as codes) and mixed ones, against the reference."""

@@ -165,6 +165,13 @@ def test_bfloat16_errs_as_its_twin_does(inputs: Inputs) -> None:
     torch.testing.assert_close(lse.double(), exact_lse, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("window", [2**31 - 1, 2**31, 2**40])
+def test_a_window_of_more_than_32_bits_shows_everything(window: int) -> None:
+    inputs = Inputs([40], [8])
+    wide, _ = replace(inputs, window=window).attend(flash_attention, torch.float32)
+    torch.testing.assert_close(wide, inputs.attend(flash_attention, torch.float32)[0], rtol=0, atol=0)
+
+
 def with_nan(inputs: Inputs, keys: slice) -> torch.Tensor:
     """Whether each query's result is finite when these keys, and their values, are NaN."""
     (q, k, v), _ = inputs.tensors()

@@ -236,7 +236,7 @@ def test_splits_stay_within_bounds(pairs: int, keys: int, tile: int, programs: i
 
 
 def test_configurations_are_those_the_tiles_allow() -> None:
-    assert configurations("sm_90", 128, 128, 2, 4) == [(64, 4, 5), (64, 4, 3)]
+    assert configurations("sm_90", 128, 128, 2, 4) == [(32, 4, 5), (64, 4, 3)]
     assert configurations("sm_80", 64, 64, 2, 1)[0] == (128, 4, 3)
     assert configurations("gfx942", 256, 256, 2, 8) == [(32, 4, 2)]
     assert configurations("sm_90", 128, 128, 1, 4)[0].tile == 32  # codes
@@ -345,8 +345,8 @@ def test_k_and_v_are_copied_sixteen_bytes_at_a_time() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     run = subprocess.run([sys.executable, "-c", WIDE_COPIES], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-2000:]
-    (two_ahead, tile), (one_ahead, _) = json.loads(run.stdout)
-    assert (two_ahead, one_ahead) == (3 * tile, 2 * tile)
+    (two_ahead, small), (one_ahead, large) = json.loads(run.stdout)
+    assert (two_ahead, one_ahead) == (3 * small, 2 * large)
 
 
 @pytest.mark.gpu

@@ -57,7 +57,11 @@ def test_the_inputs_are_left_alone_and_no_tokens_are_fine() -> None:
     (lambda x, r, w: (x[0], r, w), r"x is \[20\]"), (lambda x, r, w: (x, r[:, :5], w), r"residual \[3, 5\]"),
     (lambda x, r, w: (x, r, w[:3]), r"weight is \[3\]: expected \[20\]"),
     (lambda x, r, w: (x.double(), r.double(), w), "float64"), (lambda x, r, w: (x, r.half(), w), "float16"),
-    (lambda x, r, w: (x.T.contiguous().T, r, w), "not contiguous"),
+    (lambda x, r, w: (x.T.contiguous().T, r, w), r"x has strides \(1, 3\)"),
+    (lambda x, r, w: (x, r, w.long()), "weight is torch.int64"),
+    (lambda x, r, w: (x, r, w.double()), "weight is torch.float64"),
+    (lambda x, r, w: (x, r.to("meta"), w), "residual is on meta"),
+    (lambda x, r, w: (x, r, w.to("meta")), "weight is on meta"),
     (lambda x, r, w: (x[:, :0], r[:, :0], w[:0]), "have 0 values"),
     (lambda x, r, w: (x.new_ones(1, 16385), x.new_ones(1, 16385), x.new_ones(16385)), "have 16385 values")])
 def test_what_it_cannot_do_is_refused(change, words: str) -> None:

@@ -15,6 +15,7 @@ from tiny import END, ByteTokenizer, LoadedModel
 from minillm import measure
 from minillm.decoding.sampling import SamplingParams
 from minillm.llm import LLM
+from minillm.model.batch import make_batch
 from minillm.model.config import ModelConfig
 from minillm.model.transformer import Transformer
 from minillm.serving import cuda_graphs
@@ -79,6 +80,32 @@ def test_an_empty_row_writes_nothing_and_changes_nobody(model: LoadedModel) -> N
     executor = llm.engine.executor
     executor.graphs[4]()
     assert all(torch.equal(now, then) for now, then in zip(llm.cache.store, before))
+
+
+def test_rows_that_left_a_graph_write_no_more(model: LoadedModel) -> None:
+    """Four rows, then three in the same graph; the fourth's block belongs to another sequence by then."""
+    llm = graphed(model, max_num_seqs=4)
+    executor, cache = llm.engine.executor, llm.cache
+    for tensor in cache.store:
+        tensor.zero_()
+    executor.forward(make_batch([(seq, [1, 2], 0) for seq in range(4)], DEVICE))
+    executor.forward(make_batch([(seq, [3], 2) for seq in range(4)], DEVICE))
+    cache.free(3)
+    executor.forward(make_batch([(9, [5, 6, 7], 0)], DEVICE))
+    theirs = cache.tables.tables[9][0]
+    before = [tensor[:, theirs].clone() for tensor in cache.store]
+    executor.forward(make_batch([(seq, [3], 3) for seq in range(3)], DEVICE))
+    assert all(torch.equal(tensor[:, theirs], then) for tensor, then in zip(cache.store, before))
+
+
+def test_only_the_rows_that_sample_give_logits(model: LoadedModel) -> None:
+    executor = graphed(model, max_num_seqs=4).engine.executor
+    batch = make_batch([(seq, [seq + 1], 0) for seq in range(3)], DEVICE)
+    every = executor.forward(batch).clone()
+    for seq in range(3):
+        executor.cache.free(seq)
+    batch.logit_rows = [0, 2]
+    assert torch.equal(executor.forward(batch), every[[0, 2]])
 
 
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="graphs are recorded on a GPU")
