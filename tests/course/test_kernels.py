@@ -25,14 +25,6 @@ RIGHT = ROOT / "tests" / "exercises" / "right_answers" / "4.1" / "every_few_elem
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled in this process")
 
 
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The puzzles are exercises of the course, whether or not their lesson is there yet."""
-    others = tuple(e for e in catalogue.EXERCISES if e.step_number != 4)
-    monkeypatch.setattr(catalogue, "EXERCISES", (*others, *step4.EXERCISES))
-    monkeypatch.setitem(catalogue.STEPS, 4, step4.STEP)
-
-
 @pytest.fixture
 def no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine without Triton: it is not found, and importing it fails."""
@@ -134,10 +126,9 @@ def test_a_function_within_a_kernel_is_exchanged_without_a_launcher(clone: Works
 
 
 EXCHANGED_COMPILED = """
-from minillm.course import catalogue, exchange, step4
+from minillm.course import exchange
 from minillm.kernels.flash_attention import flash_kernel
 
-catalogue.EXERCISES, catalogue.STEPS[4] = step4.EXERCISES, step4.STEP
 keys = [flash_kernel.cache_key]
 flash_kernel.device_caches["a GPU"] = "compiled"
 report = exchange.exchange(ids=["4.11"])
