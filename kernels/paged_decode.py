@@ -195,7 +195,7 @@ def configurations(chip: str, dim: int, value_dim: int, kv_bytes: int, group: in
     tile = 1 << keys.bit_length() - 1  # down to a power of two: 16 to 128
     warps = 8 if rows_of(group) * value_width >= MAX_OUTPUT else 4
     stages = {"gfx942": (2,), "sm_80": (3, 5), "sm_89": (3, 5)}.get(chip, (5, 3))
-    halved = chip == "sm_90" and kv_bytes == 2 and width >= 128
+    halved = chip in ("sm_90", "sm_100") and kv_bytes == 2 and width >= 128
     return [Configuration(tile // 2 if halved and count == 5 else tile, warps, count) for count in stages]
 
 
