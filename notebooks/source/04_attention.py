@@ -580,7 +580,7 @@ if ready:
 # ## Split-KV's effect
 #
 # Time cannot be measured without a GPU, but work can be counted. An H200 has 132 processors, and two programs of the
-# decode kernel are to run on each: 264 places. A program goes through its keys in tiles of 64. How long it takes is
+# decode kernel are to run on each: 264 places. A program goes through its keys in tiles of 32. How long it takes is
 # then the longest chain of tiles one after another: rounds of programs × tiles of each. Your guess for one request of
 # Llama-3-8B with 32,768 tokens (8 K/V heads): how many times shorter does splitting make that chain at best?
 
