@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 
 import pytest
 from tiny import tiny_llm
@@ -214,7 +215,7 @@ def test_an_abort_that_comes_too_late_is_not_the_next_ones_of_that_id() -> None:
                 go_on.wait()
 
             engine._finish = finish_and_wait
-            first = engine.generate("a", SamplingParams(max_tokens=1), request_id="same")
+            first = engine.generate("a", replace(GREEDY, max_tokens=1), request_id="same")
             ended.wait()
             engine._finish = finish
             second = engine.generate("b", GREEDY, request_id="same")
