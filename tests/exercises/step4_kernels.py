@@ -153,6 +153,10 @@ def only_rounding_is_missing(outcomes: Sequence[Outcome]) -> bool:
                for args, o in zip(wide, wrong))
 
 
+def only_bfloat16_is_wrong(outcomes: Sequence[Outcome]) -> bool:
+    return all(o.case.args["q"].dtype == torch.bfloat16 and o.came is not None for o in outcomes if not o.right)
+
+
 def unchanged(part: torch.Tensor, shrink: torch.Tensor) -> torch.Tensor:
     return part
 
@@ -233,6 +237,8 @@ TILE = Check(
         Mistake("divided-early", "out stays a sum: the kernel divides it once, when the last tile is done.",
                 when=tiles_like(end=lambda out, total: out / total.masked_fill(total == 0, 1)[:, None])),
         Mistake("weights-not-cast", ROUND, when=only_rounding_is_missing),
+        Mistake("interpreter-dot", "Right in float32. Triton's interpreter multiplies bfloat16 as integers: use multiply, "
+                "which knows that, in place of tl.dot.", when=only_bfloat16_is_wrong),
     ),
 )
 

@@ -228,7 +228,7 @@ def winner(a: torch.Tensor, b: torch.Tensor, base: torch.Tensor) -> Tensors:
     return (a >= b).to(a.dtype), (a < b).to(a.dtype)
 
 
-OVERFLOW = "e^lse is inf for a large lse, and inf / inf is NaN: subtract before the power is taken."
+OVERFLOW = "e^lse is inf for a large lse, and no weight made of it is right: subtract before the power is taken."
 LARGER = "lse of both is log(e^a + e^b): the larger of the two leaves out what the other adds."
 NO_KEYS = "Two parts without keys have the lse -inf, and -inf - -inf is NaN: subtract 0 there, then e^-inf is 0."
 AXIS = "A weight belongs to a query and head: its new dimension is the last, beside the D_v values."
