@@ -5,8 +5,8 @@
 # costs is what it moves. **This lesson asks: what does each kind of attention keep and read, and how is it computed
 # without ever writing down the matrix that defines it?**
 #
-# *Assumes:* lessons 1 and 2 (attention itself, the roofline, blocks). *Takes:* about 75 minutes of reading and running,
-# an hour for the puzzles, and an hour and a half for the core exercises.
+# *Assumes:* lessons 1 to 3 (attention itself, the roofline, blocks, steps). *Takes:* about 75 minutes of reading and
+# running, an hour for the puzzles, and an hour and a half for the core exercises.
 # *You will write:* grouped heads, a sliding window, the online softmax, the merge of two partial results, and the inner
 # loop of a Triton kernel.
 
@@ -69,12 +69,14 @@ line = axes.axvline(206, color="#777777", linestyle=":")
 note = axes.text(215, 120_000, "an H200's ridge:\n206 FLOP a byte", fontsize=9.5, color="#555555")
 
 # %% [markdown]
-# Two things change together. Fewer bytes are kept, so more requests fit (lesson 2). And each byte that is read serves
-# more query heads, so decode moves to the right, towards the ridge where an H200 computes as long as it reads. MHA does
-# one FLOP for a byte. A **group** of 4 heads does 4, and MLA's 128 heads on one latent reach the ridge.
+# (MLA's point is for DeepSeek-V2's 128 heads, the others' for 32.) Two things change together. Fewer bytes are kept, so
+# more requests fit (lesson 2). And each byte that is read serves more query heads, so decode moves to the right,
+# towards the ridge where an H200 computes as long as it reads. MHA does one FLOP for a byte. A **group** of 4 heads
+# does 4, and MLA's 128 heads on one latent reach the ridge.
 #
-# GQA is one line: K/V head g serves a run of neighbouring query heads. *Exercise 4.7* is this line, and it is easy to
-# get wrong. `repeat_interleave` gives a a b b. `repeat` gives a b a b, runs without error, and mixes the heads up.
+# GQA is one line: K/V head g serves a run of neighbouring query heads. *Exercise 4.7* is this line; try it before the
+# next cell. It is easy to get wrong. `repeat_interleave` gives a a b b. `repeat` gives a b a b, runs without error, and
+# mixes the heads up.
 
 # %%
 kv = torch.arange(2.0).view(1, 2, 1)  # one token, two K/V heads, named 0 and 1
@@ -91,7 +93,7 @@ for name, (keys, values) in {"repeat_interleave": (k.repeat_interleave(3, 1), v.
 # %% [markdown]
 # What is it worth here? One query of 32 heads meets a long cache, with 32 K/V heads and with fewer, by torch's own
 # fused attention. The heads of a group stand in one product, as if they were several queries. Your guess: how many
-# times as fast as 32 K/V heads are 8?
+# times faster is it with 8 K/V heads than with 32?
 
 # %%
 guess = course.guess("4.gqa8", None)  # times
@@ -171,7 +173,8 @@ axes.legend()
 assert len(axes.lines) == 2
 
 # %% [markdown]
-# Four tokens win back most of the loss. What is still missing is what a window really forgets.
+# Four tokens win back most of the loss. What is still missing at the end is probably what a window really forgets: text
+# further back than 60 tokens. Each point is a mean of 32 tokens of one text, so single ones go up and down with it.
 #
 # MLA goes further than sharing heads. Written as defined, it expands each latent to keys and values of all heads, and
 # nothing is saved. But q·(W·c) = (Wᵀ·q)·c. The up-projection can be **absorbed** into the query, once, and attention
@@ -230,9 +233,10 @@ if guess is not None:
 legend = axes.legend()
 
 # %% [markdown]
-# One copy of the scores is 4,096² · 4 bytes = 67 MB, and three are alive at once: scores, masked scores, weights. The
-# nine heads of SmolLM2 would take 604 MB for one copy in a layer, more than all its weights in float32 (538 MB). The
-# tiled way holds tiles of scores, 256² · 4 bytes a copy, and the result.
+# One copy of the scores is 4,096² · 4 bytes = 67 MB, and three are alive at once: scores, masked scores, weights; and
+# the mask beside them, a byte a score. The nine heads of SmolLM2 would take 604 MB for one copy in a layer, more than
+# all its weights in float32 (538 MB). The tiled way holds tiles of scores, 256² · 4 bytes a copy, and the result, which
+# is all that grows.
 #
 # ## Softmax, one tile at a time
 #
@@ -293,18 +297,23 @@ for n in lengths:
         row.append(counted.bytes / 1e6)
 for name, row in moved.items():
     print(f"{name:18}", *(f"{mb:8.1f}" for mb in row), "MB")
+unmasked, block = flash.Traffic(), flash.block_that_fits(64 * 1024, 64)
+flash.tiled_attention(q, k, v, 0.125, block, block, causal=False, traffic=unmasked)
+print(f"without a mask, M = 64 KB, 4,096 tokens: {unmasked.bytes / 1e6:.1f} MB")
 
 # %%
 share = moved["standard"][-1] / moved["tiled, M = 64 KB"][-1]
-fig, axes = plots.figure(f"At 4,096 tokens tiles in 64 KB of fast memory move {share:.0f} times fewer bytes", "tokens",
+fig, axes = plots.figure(f"Tiles in 64 KB that skip what is hidden move {share:.0f} times fewer bytes", "tokens",
                          "MB moved, one head of 64, 16 bits", log="xy")
 for look, (name, row) in zip(plots.LOOKS, moved.items()):
     axes.plot(lengths, row, color=look.color, linestyle=look.line, marker=look.marker, label=name)
 legend = axes.legend()
 
 # %% [markdown]
-# Four times the fast memory makes tiles four times as tall, and K and V are read a quarter as often. A processor has
-# fast memory too, its caches. Does the same code in plain torch gain there, and with tiles of which size?
+# About half of that is the mask: standard attention moves the hidden scores too. Without one the tiles would move 34.6
+# MB, 3.9 times fewer. Four times the fast memory makes tiles four times as tall, and K and V are read a quarter as
+# often. A processor has fast memory too, its caches. Does the same code in plain torch gain there, and with tiles of
+# which size?
 
 # %% tags=["nbval-ignore-output"]
 n, tiles = (1024, [32, 64, 128, 256, 512, 1024]) if device.type == "cpu" else (8192, [256, 512, 1024, 2048, 4096, 8192])
@@ -334,8 +343,8 @@ assert len(axes.lines) == 3
 
 # %% [markdown]
 # Tiles compute about half of the scores, those that the mask leaves, and what they compute stays in the caches. Against
-# that stands a loop in Python: small tiles go through it often. One tile as large as the text is standard attention
-# again. A fused kernel has the tiles without the loop. That is what we write below.
+# that stands a loop in Python: small tiles go through it often. One tile as large as the text keeps all scores again,
+# and pays for the online softmax besides. A fused kernel has the tiles without the loop. That is what we write below.
 #
 # ## Splitting the keys
 #
@@ -357,23 +366,43 @@ for splits in (1, 3, 16, 500):  # more parts than keys: some are empty
 # Torch cannot keep a tile on the chip between two operations. A kernel can. **Triton** is a language for kernels inside
 # Python: one writes what a **program** does with a block of elements, and a launch starts many programs, each with a
 # number. The compiler divides a block among the threads. Without a GPU an interpreter runs the same code, one program
-# after another, slowly. This is all of the first puzzle:
+# after another, slowly. A kernel that doubles six numbers, in blocks of four:
 
 # %%
 ready = find_spec("triton") is not None
 if ready:
-    import inspect
-
+    import triton
+    import triton.language as tl
     from minillm.kernels import puzzles
 
-    print(inspect.getsource(puzzles.add_kernel.fn))
+    @triton.jit
+    def double_kernel(x_ptr, out_ptr, count, BLOCK: tl.constexpr):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # this program's places
+        x = tl.load(x_ptr + at, mask=at < count, other=0.0)  # 0 where there is no element: nothing is read there
+        tl.store(out_ptr + at, 2 * x, mask=at < count)
+
+    x, out = torch.arange(6.0, device=device), torch.empty(6, device=device)
+    double_kernel[(triton.cdiv(6, 4),)](x, out, 6, BLOCK=4)  # [how many programs](what each is given)
+    print(out.tolist())
 else:
     print("Triton is not installed here (it needs Linux): cells with kernels are passed over, torch's stand for them.")
 
 # %% [markdown]
 # `x_ptr` is where the tensor begins. A pointer plus a block of offsets is a block of addresses; `tl.load` takes what
-# lies there. Six puzzles go from here to what attention needs, ten minutes each, every one with its specification in
-# torch. Three of them, as what one program loads (dark) and stores (hatched):
+# lies there. The rest is mostly torch under other names:
+#
+# | in torch | in Triton |
+# |---|---|
+# | `torch.arange(n)` | `tl.arange(0, BLOCK)`; BLOCK: a `tl.constexpr`, fixed when it is compiled, a power of two |
+# | `torch.zeros(m, n)`, `x.to(torch.float32)` | `tl.zeros([M, N], tl.float32)`, `x.to(tl.float32)` |
+# | `x[:, None]` | the same: a column, so that rows and columns make a two-dimensional block |
+# | `torch.exp`, `torch.exp2`, `torch.where`, `torch.maximum` | `tl.exp`, `tl.exp2`, `tl.where`, `tl.maximum` |
+# | `x.sum(dim=1)`, `x.amax(dim=1)` | `tl.sum(x, axis=1)`, `tl.max(x, axis=1)` |
+# | `c + a @ b` | `tl.dot(a, b, c)`: tiles on the tensor cores; `b.T` for a transposed one |
+#
+# (Triton's documentation lists the others under *triton.language*.) Six puzzles go from here to what attention needs,
+# ten minutes each, every one with its specification in torch. Three of them, as what one program loads (dark) and
+# stores (hatched):
 
 # %%
 def grid_of(axes, at: tuple[float, float], rows: int, columns: int, name: str, dark=(), hatched=()) -> None:
@@ -437,9 +466,6 @@ if ready:
 # %% tags=["nbval-ignore-output"]
 watched = ready and device.type == "cpu"  # accesses are seen in the interpreter only
 if watched:
-    import triton
-    import triton.language as tl
-
     from minillm.course import pictures
 
     @triton.jit
@@ -620,7 +646,8 @@ if ready:
 
 # %% [markdown]
 # One request has 8 programs, so 124 of 132 processors would look on. A batch of 32 has 256, and they fill the places by
-# themselves. Between them the launcher takes the fewest splits that fill the last round nearly as well as any.
+# themselves. Between them the launcher takes the fewest splits that fill the last round nearly as well as any: for one
+# request 30, a chain 29 times shorter, of 32 at best.
 #
 # It decides by the room in the block table, never by the lengths: those lie on the GPU, and to fetch them would stop a
 # **CUDA graph**. That is a whole decode step recorded once and launched as one, so that a step of a small model does
@@ -628,7 +655,8 @@ if ready:
 #
 # ## What the compiler made of it
 #
-# A block of a kernel needs registers and shared memory, and a processor holds as many blocks as fit: its **occupancy**.
+# A program runs on **warps** of 32 threads (64 on AMD). It needs registers and shared memory, and a processor holds as
+# many programs as both allow: its **occupancy**.
 # Too many registers, and some **spill** to slow memory. Triton compiles for a GPU that is not there, so we can look,
 # for three kernels: a tile of puzzle 4.5, prefill with heads of 128, and decode with groups of 8.
 
@@ -659,12 +687,14 @@ if ready:
 # %% [markdown]
 # The same source becomes another **tensor-core** instruction on each chip. An `mma` is one warp's. Hopper's `wgmma` and
 # Blackwell's `tcgen05` multiply 64 rows or more, out of shared memory. Prefill has tiles of 128 queries and uses them.
-# Decode has one query for each head of a group, too few, and stays with `mma`: it waits for memory anyhow.
+# Decode has one query for each head of a group, too few, and stays with `mma`: it waits for memory anyhow. So does the
+# puzzle, whose tile is small. `mfma` is AMD's.
 #
-# Occupancy is low, and on purpose. A prefill program holds the results of 128 queries, 128 values each, in the
-# registers of its 256 threads, close to the 255 that a thread may have on Hopper. So one program fills the processor,
-# and no other is there to compute while it waits. It helps itself: the loads of the next tiles are under way while it
-# multiplies this one. Decode keeps little and loads much, so more of its programs fit, with more tiles on their way.
+# Occupancy is low, and on purpose. A prefill program on Hopper holds the results of 128 queries, 128 values each: 64
+# registers for each of its 256 threads. With scores, addresses and the rest it takes the 255 that a thread may have. So
+# one program fills the processor, and no other is there to compute while it waits. It helps itself: the loads of the
+# next tiles are under way while it multiplies this one. Decode keeps little and loads much, so more of its programs
+# fit, with more tiles on their way.
 #
 # `minillm kernels` prints this for every kernel and configuration.
 #
