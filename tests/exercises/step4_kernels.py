@@ -237,8 +237,8 @@ TILE = Check(
         Mistake("divided-early", "out stays a sum: the kernel divides it once, when the last tile is done.",
                 when=tiles_like(end=lambda out, total: out / total.masked_fill(total == 0, 1)[:, None])),
         Mistake("weights-not-cast", ROUND, when=only_rounding_is_missing),
-        Mistake("interpreter-dot", "Right in float32. Triton's interpreter multiplies bfloat16 as integers: use multiply, "
-                "which knows that, in place of tl.dot.", when=only_bfloat16_is_wrong),
+        Mistake("interpreter-dot", "Right in float32. Triton's interpreter multiplies bfloat16 as integers: use "
+                "multiply, which knows that, in place of tl.dot.", when=only_bfloat16_is_wrong),
     ),
 )
 
