@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from minillm.kernels import aot
 from minillm.kernels.merge import MAX_SPLITS, merge_reference, merge_splits, tile_columns
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -113,9 +112,3 @@ def test_the_most_splits_of_the_widest_head() -> None:
 def test_what_it_cannot_do_is_refused(change, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         merge_splits(*change(*shares(2, 3, 8, 0)))
-
-
-def test_it_compiles_for_five_chips_without_spills() -> None:
-    reports = aot.compile_all(modules=["merge"])
-    assert {report.chip for report in reports} == set(aot.CHIPS)
-    assert [problem for report in reports for problem in report.problems()] == []
