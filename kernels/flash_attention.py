@@ -102,7 +102,8 @@ def attend_tile(q, k, v, keys, begins, ends, scale, best, total, out, MASKED: tl
     return new_best, total, out
 
 
-@triton.jit(do_not_specialize=["window", "table_row"])  # table_row varies from step to step
+# table_row varies from step to step; a group of 1 as a constant gains nothing, and costs registers under Triton 3.6
+@triton.jit(do_not_specialize=["window", "table_row", "group"])
 def flash_kernel(q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, tiles_ptr, tables_ptr, q_row, q_head, k_row, k_head, v_row,
                  v_head, table_row, group, window, scale, CAUSAL: tl.constexpr, PAGE: tl.constexpr, D: tl.constexpr,
                  D_V: tl.constexpr, PADDED: tl.constexpr, PADDED_V: tl.constexpr, BLOCK_M: tl.constexpr,
@@ -154,7 +155,7 @@ def flash_kernel(q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, tiles_ptr, tables_ptr, q
                 inside = keys < high  # slots behind it may hold NaN, and 0 · NaN is NaN
                 if PAGE is None:
                     slots = tl.arange(0, BLOCK_N)
-                    k_tile, v_tile = k_ptr + n * k_row.to(tl.int64), v_ptr + n * v_row.to(tl.int64)
+                    k_tile, v_tile = k_ptr + tl.cast(n, tl.int64) * k_row, v_ptr + tl.cast(n, tl.int64) * v_row
                 else:
                     blocks = tl.load(tables_ptr + keys // PAGE, mask=inside, other=0)
                     slots = blocks.to(tl.int64) * PAGE + keys % PAGE

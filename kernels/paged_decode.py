@@ -95,11 +95,12 @@ def as_numbers(loaded, DTYPE: tl.constexpr):
 def online_softmax(scores, best, total):
     """Take in scores [ROWS, TILE]: their weights, the new maximum and sum [ROWS], and what earlier results shrink by.
 
-    Each row has a finite score in its first tile, so the maximum is finite from then on.
+    A score may be -inf though its key is seen, where the product overflows: as long as all are, nothing is summed.
     """
     new_best = tl.maximum(best, tl.max(scores, axis=1))
-    weights = tl.exp(scores - new_best[:, None])
-    correction = tl.exp(best - new_best)
+    base = tl.where(new_best == float("-inf"), 0.0, new_best)  # e^(-inf - 0) = 0, where -inf - -inf would be NaN
+    weights = tl.exp(scores - base[:, None])
+    correction = tl.exp(best - base)
     return weights, new_best, total * correction + tl.sum(weights, axis=1), correction
 
 
@@ -178,9 +179,10 @@ def chip_of(device: torch.device) -> str:
 def configurations(chip: str, dim: int, value_dim: int, kv_bytes: int, group: int) -> list[Configuration]:
     """What is worth trying on a chip, the default first. kv_bytes: of one value of K or V.
 
-    tile: 32 KB of K and V where values have 16 bits; half as many values of 32 bits, for shared memory, or codes, which
-    become numbers in registers. No more than 4,096 scores, nor 32 keys of codes: beyond, a thread's registers spill.
-    warps: 4, and 8 where the group is so large that a thread would keep 64 values of output.
+    tile: 32 KB of K and V where values have 16 bits; half as many codes, which become numbers in registers, and no more
+    than 32 keys of them; no more than 4,096 scores. In float32, multiplied without tensor cores, a quarter of the
+    values and of the scores, but 16 keys at least. Beyond, a thread's registers spill.
+    warps: 4, and 8 where the group is so large that a thread would keep 64 values of output (32 in float32).
     stages: addresses come from the block table, so the pipeline has two loads in a row, and Triton spreads its stages
     over both: 5 keep two tiles in flight and 3 keep one. An H200 (132 SMs, 4.8 TB/s) needs 36 KB in flight an SM for
     each µs that memory takes; five programs with 5 stages of 32 keys of 128 fit, where those of 64 keys spill registers
@@ -190,10 +192,11 @@ def configurations(chip: str, dim: int, value_dim: int, kv_bytes: int, group: in
     if chip == "interpreter":
         return [Configuration(32, 4, 2)]
     width, value_width = (triton.next_power_of_2(d) for d in (dim, value_dim))
-    keys = (16384 if kv_bytes == 2 else 8192) // (width + value_width)
-    keys = min(keys, 4096 // rows_of(group), 32 if kv_bytes == 1 else keys)
-    tile = 1 << keys.bit_length() - 1  # down to a power of two: 16 to 128
-    warps = 8 if rows_of(group) * value_width >= MAX_OUTPUT else 4
+    values, scores = {1: (8192, 4096), 2: (16384, 4096), 4: (4096, 1024)}[kv_bytes]
+    keys = max(16, min(values // (width + value_width), scores // rows_of(group)))
+    tile = min(1 << keys.bit_length() - 1, 32 if kv_bytes == 1 else keys)  # a power of two: 16 to 128
+    outputs = rows_of(group) * value_width * (2 if kv_bytes == 4 else 1)
+    warps = 8 if outputs >= MAX_OUTPUT else 4
     stages = {"gfx942": (2,), "sm_80": (3, 5), "sm_89": (3, 5)}.get(chip, (5, 3))
     halved = chip in ("sm_90", "sm_100") and kv_bytes == 2 and width >= 128
     return [Configuration(tile // 2 if halved and count == 5 else tile, warps, count) for count in stages]
@@ -239,8 +242,8 @@ def paged_decode(q: torch.Tensor, k_blocks: torch.Tensor, v_blocks: torch.Tensor
     check_arguments(q, k_blocks, v_blocks, block_tables, context_lens)
     check_scales(k_blocks, k_scales, v_scales)
     for name, number, most in (("window", window, NO_WINDOW), ("splits", splits, MAX_SPLITS)):
-        if number is not None and not 1 <= number <= most:
-            raise ValueError(f"{name} is {number}: expected None, or 1 to {most}")
+        if number is not None and (not isinstance(number, int) or not 1 <= number <= most):
+            raise ValueError(f"{name} is {number!r}: expected None, or 1 to {most}")
     (rows, heads, dim), (_, block_size, kv_heads, value_dim) = q.shape, v_blocks.shape
     group, window = heads // kv_heads, window or NO_WINDOW
     config = configuration or configurations(chip_of(q.device), dim, value_dim, k_blocks.element_size(), group)[0]
@@ -293,9 +296,10 @@ def check_tables(block_tables: Sequence[Sequence[int]], context_lens: Sequence[i
 
 
 def cases() -> list[Case]:
-    """Head sizes and groups, both kinds of codes; and all configurations of the commonest."""
+    """Head sizes and groups, both kinds of codes, float32; and all configurations of the commonest."""
     shapes = [(dim, group, "bf16") for dim in (64, 128) for group in (1, 4, 8)]
     shapes += [(80, 1, "bf16"), (256, 8, "bf16"), (128, 4, "i8"), (128, 4, "u8"), (64, 4, "u8"), (128, 64, "bf16")]
+    shapes += [(128, 4, "fp32"), (64, 64, "fp32")]
     return [case(*shape, chips, config)
             for shape in shapes
             for chips in (("sm_80", "sm_89"), ("sm_90", "sm_100"), ("gfx942",))
@@ -303,20 +307,22 @@ def cases() -> list[Case]:
 
 
 def shape_configurations(dim: int, group: int, kv: str, chip: str) -> list[Configuration]:
-    return configurations(chip, dim, dim, 2 if kv == "bf16" else 1, group)
+    return configurations(chip, dim, dim, {"bf16": 2, "fp32": 4}.get(kv, 1), group)
 
 
 def case(dim: int, group: int, kv: str, chips: tuple[str, ...], config: Configuration) -> Case:
-    """The kernel as a launch with bfloat16 queries compiles it, for chips that share a configuration."""
-    pointers = {"q_ptr": "*bf16", "k_ptr": f"*{kv}", "v_ptr": f"*{kv}", "tables_ptr": "*i32", "lens_ptr": "*i32",
-                "out_ptr": "*bf16", "lse_ptr": "*fp32"}
-    scales = dict.fromkeys(("k_scales_ptr", "v_scales_ptr"), None if kv == "bf16" else "*fp32")
+    """The kernel as a launch compiles it, for chips that share a configuration; queries of bfloat16, float32 with such
+    keys."""
+    codes = kv in ("i8", "u8")
+    values = "bf16" if codes else kv
+    pointers = {"q_ptr": f"*{values}", "k_ptr": f"*{kv}", "v_ptr": f"*{kv}", "tables_ptr": "*i32", "lens_ptr": "*i32",
+                "out_ptr": f"*{values}", "lse_ptr": "*fp32"}
+    scales = dict.fromkeys(("k_scales_ptr", "v_scales_ptr"), "*fp32" if codes else None)
     numbers = {"scale": "fp32", "window": "i32", "max_pages": "i32", "kv_heads": "i32"}
-    constexprs = constants(torch.bfloat16, dim, dim, group, 16, kv != "bf16", config.tile)
+    dtype = torch.float32 if kv == "fp32" else torch.bfloat16
+    constexprs = constants(dtype, dim, dim, group, 16, codes, config.tile)
     name = f"decode d{dim} group {group} {kv.replace('i8', 'int8').replace('u8', 'fp8')}"
-    if kv == "bf16":
-        signature, constexprs = {**pointers, **numbers}, {**scales, **constexprs}
-    else:
-        signature = {**pointers, **scales, **numbers}
-    return Case(name, paged_decode_kernel, signature, constexprs, config.warps, config.stages, tensor_core=True,
-                chips=chips, warpgroup=rows_of(group) >= 64)
+    signature = {**pointers, **numbers, **(scales if codes else {})}
+    return Case(name, paged_decode_kernel, signature, constexprs if codes else {**scales, **constexprs}, config.warps,
+                config.stages, tensor_core=dtype != torch.float32, chips=chips,
+                warpgroup=dtype != torch.float32 and rows_of(group) >= 64)

@@ -39,8 +39,9 @@ def check_arguments(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, paged: bo
 def check_options(scale: float, causal: bool, window: int | None) -> None:
     if not (math.isfinite(scale) and scale > 0):
         raise ValueError(f"scale is {scale}: expected a finite number above 0")
-    if window is not None and (window < 1 or not causal):
-        raise ValueError(f"window is {window}, causal {causal}: expected None, or at least 1 with causal True")
+    if window is not None and (not isinstance(window, int) or window < 1 or not causal):
+        raise ValueError(f"window is {window!r}, causal {causal}: expected None, or a whole number from 1 on with "
+                         "causal True")
 
 
 def check_keys(k: torch.Tensor, query_lens: Sequence[int], key_lens: Sequence[int], tokens: int,

@@ -250,7 +250,8 @@ def call(inputs: Inputs, **changes) -> None:
     ({"k": lambda k: k.transpose(1, 2).contiguous().transpose(1, 2)}, "k has strides"),
     ({"query_lens": [3, 1]}, r"query_lens sums to 4: expected 5"), ({"query_lens": [6, -1]}, "no length below 0"),
     ({"key_lens": [5]}, "key_lens has 1 rows: expected 2"), ({"key_lens": [3, 3]}, "key_lens sums to 6: expected 5"),
-    ({"window": 0}, "window is 0"), ({"window": 3, "causal": False}, "window is 3, causal False"),
+    ({"window": 0}, "window is 0"), ({"window": 3.0}, "window is 3.0, causal True: expected None, or a whole number"),
+    ({"window": 3, "causal": False}, "window is 3, causal False"),
     ({"scale": 0.0}, "scale is 0.0"), ({"scale": NAN}, "scale is nan")])
 def test_what_it_cannot_do_is_refused(changes: dict, words: str) -> None:
     with pytest.raises(ValueError, match=words):
