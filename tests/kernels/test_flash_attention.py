@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import far
 import pytest
 import torch
 from hypothesis import given, settings
@@ -195,6 +196,24 @@ def test_tiles_that_the_mask_hides_wholly_are_not_read() -> None:
 def test_a_row_never_reads_its_neighbours_keys() -> None:
     inputs = Inputs([20, 20, 20], [20, 5, 20])
     assert with_nan(inputs, slice(20, 25)).tolist() == [True] * 20 + [False] * 20 + [True] * 20
+
+
+@pytest.mark.parametrize("paged", [True, False])
+def test_keys_may_lie_behind_32_bits(paged: bool) -> None:
+    """The last 13 of more than 2**31 values: in the last block, or of the last row."""
+    (q, k, v), _ = Inputs([13], [16], dim=128, value_dim=128).tensors(torch.bfloat16)
+    rows = 2**24 + 128
+    tensors = [far.zeros(rows, 1, 128, device=DEVICE) for _ in "kv"]
+    assert tensors[0].numel() > 2**31
+    tables, query_lens, key_lens = None, [0, 13], [rows - 16, 16]
+    for tensor, near in zip(tensors, (k, v)):
+        tensor[-16:] = near
+    if paged:
+        tensors = [tensor.view(-1, 16, 1, 128) for tensor in tensors]
+        tables, query_lens, key_lens = torch.tensor([[rows // 16 - 1]], dtype=torch.int32), [13], [16]
+    out = flash_attention(q, *tensors, query_lens, key_lens, 0.1, block_tables=tables)
+    exact = flash_attention_reference(q.double(), k.double(), v.double(), [13], [16], 0.1)
+    assert (out - exact).abs().max() < 0.02
 
 
 def test_rows_without_queries_and_batches_without_rows() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+import far
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -194,6 +195,33 @@ def test_keys_of_minus_infinity_weigh_nothing(splits: int) -> None:
     for page in arguments["block_tables"][0, :7]:  # 112 keys: three tiles of 32, and a part of one
         arguments["k_blocks"][page] = float("-inf")
     check(arguments, splits=splits)
+
+
+@pytest.mark.parametrize("codec", [None, "int8", "fp8"])
+def test_blocks_may_lie_behind_32_bits(codec: str | None) -> None:
+    """The last of more than 2**31 values, or codes."""
+    arguments = inputs(Shape([13], kv_heads=1, group=2, dim=128, value_dim=128), torch.bfloat16, codec)
+    blocks, block = 2**20 + 8, int(arguments["block_tables"][0, 0])
+    for name in ("k", "v"):
+        near, scales = arguments[f"{name}_blocks"][block], arguments.get(f"{name}_scales")
+        wide = far.zeros(blocks, 16, 1, 128 if codec is None else 64, device=DEVICE)
+        arguments[f"{name}_blocks"] = wide.view(near.dtype)
+        arguments[f"{name}_blocks"][-1] = near
+        if codec:
+            arguments[f"{name}_scales"] = far.zeros(blocks, 1, 1, 1, device=DEVICE).to(scales.dtype)
+            arguments[f"{name}_scales"][-1] = scales[block]
+    assert arguments["k_blocks"].numel() > 2**31
+    arguments["block_tables"][0, 0] = blocks - 1
+    out = paged_decode.paged_decode(**arguments)
+    exact = paged_decode.paged_decode_reference(**wide_of_last(arguments))
+    assert (out - exact).abs().max() < 0.02
+
+
+def wide_of_last(arguments: dict) -> dict:
+    """The last block alone, in float64."""
+    last = {name: arguments[name][-1:] for name in ("k_blocks", "v_blocks", "k_scales", "v_scales")
+            if arguments.get(name) is not None}
+    return wide({**arguments, **last, "block_tables": torch.zeros_like(arguments["block_tables"])})
 
 
 @pytest.mark.parametrize("tile", [16, 64])
