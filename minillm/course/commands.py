@@ -81,10 +81,13 @@ def remember(kept: Progress, results: Sequence[Checked]) -> None:
     from minillm.course import progress as progress_module
     from minillm.course.running import NOT_STARTED, SKIPPED
 
-    for checked in results:
+    tried = [checked for checked in results if checked.result.status not in (NOT_STARTED, SKIPPED)]
+    for checked in tried:
         record = kept.of(checked.exercise)
-        record.checks += checked.result.status not in (NOT_STARTED, SKIPPED)
+        record.checks += 1
         record.passed = record.passed or checked.result.passed
+    if tried:
+        kept.last = next((c for c in tried if not c.result.passed), tried[-1]).exercise.id
     progress_module.save(kept)
 
 

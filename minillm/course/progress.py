@@ -28,21 +28,32 @@ class Record:
 
 @dataclass
 class Progress:
-    """Everything kept. `speeds`: tokens per second of the reader's own engine and of ours, by step."""
+    """Everything kept.
+
+    `speeds`: tokens per second of the reader's own engine and of ours, by step. `last`: the id of the exercise that was
+    checked last.
+    """
 
     records: dict[str, Record] = field(default_factory=dict)
     guesses: dict[str, float] = field(default_factory=dict)
     speeds: dict[str, tuple[float, float]] = field(default_factory=dict)
+    last: str | None = None
     note: str | None = None
 
     def of(self, exercise: Exercise) -> Record:
         return self.records.setdefault(exercise.id, Record())
 
     def next(self, after: Exercise | None = None) -> Exercise | None:
-        """The first core exercise not passed, or None; after a warm-up, the next warm-up of its step."""
-        core = [e for e in catalogue.EXERCISES if e.core]
-        begun = [e for e in catalogue.of_step(after.step_number) if e.warm_up] if after and after.warm_up else []
-        return next((e for e in [*begun, *core] if not self.of(e).passed), None)
+        """The next core exercise not passed, from `after` (None: the one checked last) on; else the first; else None.
+
+        `after` itself counts whatever it is, and with a warm-up those of its step.
+        """
+        after = after or next((e for e in catalogue.EXERCISES if e.id == self.last), None)
+        step = after.step_number if after and after.warm_up else None
+        undone = [e for e in catalogue.EXERCISES if not self.of(e).passed
+                  and (e.core or e is after or (e.warm_up and e.step_number == step))]
+        begin = catalogue.EXERCISES.index(after) if after else 0
+        return next((e for e in undone if catalogue.EXERCISES.index(e) >= begin), undone[0] if undone else None)
 
     def solution_open(self, exercise: Exercise) -> bool:
         """Whether the reader has earned the answer."""
@@ -72,10 +83,11 @@ def _parse(data: dict) -> Progress:
                for key, r in data["records"].items()}
     guesses = {key: float(value) for key, value in data["guesses"].items()}
     speeds = {key: (float(yours), float(ours)) for key, (yours, ours) in data["speeds"].items()}
-    return Progress(records, guesses, speeds)
+    last = data.get("last")
+    return Progress(records, guesses, speeds, last if isinstance(last, str) else None)
 
 
 def save(progress: Progress) -> None:
     data = {"records": {key: asdict(record) for key, record in progress.records.items()},
-            "guesses": progress.guesses, "speeds": progress.speeds}
+            "guesses": progress.guesses, "speeds": progress.speeds, "last": progress.last}
     write_atomically(path(), json.dumps(data, indent=1, sort_keys=True).encode())

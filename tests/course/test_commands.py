@@ -103,6 +103,17 @@ def test_check_without_a_name_takes_the_next_one(run: Callable, write: Callable)
     assert run("check").out.startswith("1.1 ")
 
 
+def test_what_is_next_follows_the_exercise_checked_last(run: Callable, clone: Workspace) -> None:
+    solved(clone)
+    assert "next: 4.7 " in run("check 4.6").out
+    assert "next: 4.7 " in run("progress").out
+    assert run("check").out.startswith("4.7 ")
+    assert "next: 3.1 " in run("check step2").out
+    run("reset 2.3")
+    run("check 2.3")  # a stub was not tried
+    assert run("check").out.startswith("3.1 ")
+
+
 def test_json(run: Callable, write: Callable) -> None:
     write("0.1", "return flops / peak_flops")
     ended = run("check 0.1 --json")

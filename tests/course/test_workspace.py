@@ -155,3 +155,14 @@ def test_the_next_exercise_is_the_first_core_one_not_passed() -> None:
     assert Progress(passed).next() is None
     del passed["1.3"]
     assert Progress(passed).next().id == "1.3"
+
+
+@pytest.mark.parametrize(("passed", "after", "following"), [
+    ("2.1", "2.1", "2.2"), ("2.1 2.2", "2.1", "2.3"),
+    ("4.6", "4.6", "4.7"), ("4.3", "4.3", "4.4"), ("4.1", "4.5", "4.5"), ("4.11", "4.11", "0.1"),
+    ("0.1 4.11 4.14", "4.14", "1.1"), ("3.5", "3.5", "4.7"), ("", "3.5", "3.5"), ("", "9.9", "0.1")])
+def test_the_next_exercise_follows_the_one_checked_last(passed: str, after: str, following: str) -> None:
+    kept = Progress({name: Record(passed=True) for name in passed.split()}, last=after)
+    assert kept.next().id == following
+    if after != "9.9":
+        assert Progress(kept.records).next(catalogue.find(after)).id == following
