@@ -381,7 +381,7 @@ def exchange_greedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable
 
 def test_using_exercises_runs_the_readers_function_and_shows_both_speeds(
         exchange_greedy: Callable[[str], None], tiny: str, run: Callable[..., Ended]) -> None:
-    from minillm.course import progress
+    from minillm.course import progress, workspace
     from minillm.decoding import sampling
 
     ours = sampling.greedy
@@ -391,7 +391,7 @@ def test_using_exercises_runs_the_readers_function_and_shows_both_speeds(
     assert theirs.code == 0
     assert "yours: 1.3 greedy" in theirs.err
     assert re.search(r"yours [\d.]+ tokens/s, ours [\d.]+ tokens/s", theirs.err)
-    assert list(progress.load().speeds) == ["step 1"]
+    assert list(progress.load(workspace.find()).speeds) == ["step 1"]
     assert sampling.greedy is ours
     assert run(*line).out != theirs.out
     assert run("chat", *line[2:], "--using", "exercises", typed="hello\n").out == theirs.out

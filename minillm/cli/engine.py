@@ -99,11 +99,12 @@ def speed(llm: LLM) -> float:
 
 def remember(report: Report, yours: float, ours: float) -> None:
     """Keep both speeds for `minillm progress`, under the last step that the reader's functions reach."""
-    from minillm.course import progress
+    from minillm.course import progress, workspace
 
-    kept = progress.load()
+    place = workspace.find()
+    kept = progress.load(place)
     kept.speeds[f"step {max(e.step_number for e in report.used)}"] = (yours, ours)
-    progress.save(kept)
+    progress.save(place, kept)
 
 
 def reader_line(error: Exception, place: Workspace) -> str | None:

@@ -36,7 +36,7 @@ def _open() -> tuple[Workspace, Progress]:
 
     place = workspace.find()
     notes = workspace.sync(place)
-    kept = progress_module.load()
+    kept = progress_module.load(place)
     for line in [*notes, *filter(None, [kept.note])]:
         print(line, file=sys.stderr)
     return place, kept
@@ -68,7 +68,7 @@ def check(
     following = kept.next()
     exercises = catalogue.select(names or [following.id if following else "step0"])
     results = checking.check(place, exercises)
-    remember(kept, results)
+    remember(place, kept, results)
     if as_json:
         print(json.dumps([_plain(checked) for checked in results], indent=2))
     else:
@@ -76,7 +76,7 @@ def check(
     raise typer.Exit(0 if all(checked.result.status in (PASSED, SKIPPED) for checked in results) else 1)
 
 
-def remember(kept: Progress, results: Sequence[Checked]) -> None:
+def remember(place: Workspace, kept: Progress, results: Sequence[Checked]) -> None:
     """Count the checks, and keep what passed; what passed once stays passed until it is reset."""
     from minillm.course import progress as progress_module
     from minillm.course.running import NOT_STARTED, SKIPPED
@@ -88,7 +88,7 @@ def remember(kept: Progress, results: Sequence[Checked]) -> None:
         record.passed = record.passed or checked.result.passed
     if tried:
         kept.last = next((c for c in tried if not c.result.passed), tried[-1]).exercise.id
-    progress_module.save(kept)
+    progress_module.save(place, kept)
 
 
 def _plain(checked: Checked) -> dict:
@@ -130,14 +130,14 @@ def hint(exercise_id: Id) -> None:
     from minillm.course import progress as progress_module
 
     exercise = catalogue.find(exercise_id)
-    _, kept = _open()
+    place, kept = _open()
     record = kept.of(exercise)
     if record.hints >= progress_module.ALL_HINTS:
         numbers = list(range(1, progress_module.ALL_HINTS + 1))
     else:
         record.hints += 1
         numbers = [record.hints]
-        progress_module.save(kept)
+        progress_module.save(place, kept)
     print("\n\n".join("\n".join(telling.hint_lines(exercise, number)) for number in numbers))
     if record.hints >= progress_module.ALL_HINTS:
         print(f"\nThat was the last hint; minillm solution {exercise.id} is open to you.")
@@ -266,7 +266,7 @@ def reset(
         path, backup = workspace.reset(place, exercises[0])
     for exercise in exercises:
         kept.of(exercise).passed = False
-    progress_module.save(kept)
+    progress_module.save(place, kept)
     print(f"{name} starts again in {place.shown(path)}"
           + (f"; what you had is in {place.shown(backup)}" if backup else ""))
 

@@ -32,11 +32,11 @@ def _progress(place: Workspace) -> Iterator[Progress]:
     if place.committed:
         yield Progress()
         return
-    kept = progress_module.load()
+    kept = progress_module.load(place)
     if kept.note:
         print(kept.note)
     yield kept
-    progress_module.save(kept)
+    progress_module.save(place, kept)
 
 
 @_never_raises
@@ -48,7 +48,7 @@ def check(names: Sequence[str]) -> None:
     results = checking.check(place, exercises)
     with _progress(place) as kept:
         if not place.committed:
-            commands.remember(kept, results)
+            commands.remember(place, kept, results)
         commands.show(place, kept, results)
 
 

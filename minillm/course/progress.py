@@ -1,4 +1,4 @@
-"""What the reader has passed, how many hints they took, what they guessed. Kept in $MINILLM_HOME/progress.json.
+"""What the reader has passed, how many hints they took, what they guessed. Kept in mine/.progress.json of each clone.
 
 A file that cannot be read is renamed aside, and that is said once: progress starts afresh rather than stop anything.
 """
@@ -11,8 +11,7 @@ from pathlib import Path
 
 from minillm.course import catalogue
 from minillm.course.exercise import Exercise
-from minillm.course.workspace import write_atomically
-from minillm.measure import hardware
+from minillm.course.workspace import Workspace, write_atomically
 
 ALL_HINTS = 3
 
@@ -60,21 +59,22 @@ class Progress:
         return self.of(exercise).passed or self.of(exercise).hints >= ALL_HINTS
 
 
-def path() -> Path:
-    return hardware.home() / "progress.json"
+def path(place: Workspace) -> Path:
+    return place.mine / ".progress.json"
 
 
-def load() -> Progress:
-    """The reader's progress; an unreadable file is put aside, `note` saying so."""
-    file = path()
+def load(place: Workspace) -> Progress:
+    """The reader's progress in a clone; an unreadable file is put aside, `note` saying so."""
+    file = path(place)
     try:
         return _parse(json.loads(file.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return Progress()
     except (ValueError, TypeError, AttributeError, KeyError):
-        aside = next(p for n in range(1, 1000) if not (p := file.with_name(f"progress.unreadable-{n}.json")).exists())
+        aside = next(p for n in range(1, 1000) if not (p := file.with_name(f".progress.unreadable-{n}.json")).exists())
         file.replace(aside)
-        return Progress(note=f"{file.name} could not be read: it is kept as {aside}, and progress starts afresh")
+        return Progress(note=f"{place.shown(file)} could not be read: it is kept as {place.shown(aside)}, and progress "
+                             "starts afresh")
 
 
 def _parse(data: dict) -> Progress:
@@ -87,7 +87,7 @@ def _parse(data: dict) -> Progress:
     return Progress(records, guesses, speeds, last if isinstance(last, str) else None)
 
 
-def save(progress: Progress) -> None:
+def save(place: Workspace, progress: Progress) -> None:
     data = {"records": {key: asdict(record) for key, record in progress.records.items()},
             "guesses": progress.guesses, "speeds": progress.speeds, "last": progress.last}
-    write_atomically(path(), json.dumps(data, indent=1, sort_keys=True).encode())
+    write_atomically(path(place), json.dumps(data, indent=1, sort_keys=True).encode())

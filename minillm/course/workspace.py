@@ -1,8 +1,8 @@
 """Where the reader's files are: the repository, and mine/ inside it, which git ignores.
 
 mine/.state.json remembers what each file looked like when it was copied, so that an update replaces only untouched
-copies. The committed lessons (run from notebooks/) see the committed stubs and nothing of mine/, so that their output
-is the same whoever runs them.
+copies; mine/.progress.json holds what was passed. The committed lessons (run from notebooks/) see the committed stubs
+and nothing of mine/, so that their output is the same whoever runs them.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def test_reset_starts_again(run: Callable, write: Callable, clone: Workspace) ->
                          "what you had is in mine/backups/step0_meet_the_machine.1.py\n")
     assert RIGHT in (clone.mine / "backups" / "step0_meet_the_machine.1.py").read_text()
     assert path.read_text() == (clone.root / "exercises" / path.name).read_text()
-    assert progress.load().next().id == "0.1"
+    assert progress.load(clone).next().id == "0.1"
     assert run("reset step0").code == 0
 
 
@@ -165,7 +165,7 @@ def test_a_deleted_file_is_named_with_its_remedy(run: Callable, clone: Workspace
 
 
 def test_corrupt_progress_is_said_once_and_stops_nothing(run: Callable, clone: Workspace) -> None:
-    path = progress.path()
+    path = progress.path(clone)
     path.parent.mkdir(parents=True)
     path.write_text("{{{")
     first = run("progress")
@@ -180,7 +180,7 @@ def test_the_face_in_a_notebook_never_raises(clone: Workspace, write: Callable, 
     write("0.1", RIGHT)
     course.check("0.1")
     assert capsys.readouterr().out.startswith("0.1 The time a roofline allows: passed\n")
-    assert progress.load().of(catalogue.find("0.1")).passed
+    assert progress.load(clone).of(catalogue.find("0.1")).passed
     assert course.guess("1.ttft512") is None
     assert course.guess("1.ttft512", 0.75) == 0.75
     assert course.guess("1.ttft512") == 0.75
@@ -196,7 +196,7 @@ def test_the_face_in_a_notebook_never_raises(clone: Workspace, write: Callable, 
     assert shown.out.startswith("0.1 The time a roofline allows: not written yet\n")
     assert shown.err == ""
     assert course.guess("1.ttft512") is None
-    assert progress.load().guesses == {"1.ttft512": 0.75}
+    assert progress.load(clone).guesses == {"1.ttft512": 0.75}
 
 
 def test_the_face_in_a_notebook_exchanges(clone: Workspace, write: Callable,

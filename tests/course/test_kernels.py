@@ -249,7 +249,7 @@ def test_what_cannot_run_here_is_no_failure(clone: Workspace, capsys: pytest.Cap
     out = capsys.readouterr().out
     assert out.count(": needs Triton, which runs on Linux\n") == 1
     assert "hint" not in out or code == 1
-    kept = progress.load()
+    kept = progress.load(clone)
     assert [kept.of(catalogue.find(name)).checks for name in ("0.1", "1.1")][: len(statuses)] == [
         int(status != running.SKIPPED) for status in statuses]
 

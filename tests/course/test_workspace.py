@@ -119,15 +119,28 @@ def test_the_published_lessons_see_the_published_stubs(clone: Workspace, monkeyp
 
 
 def test_progress_is_kept(clone: Workspace) -> None:
-    kept = progress.load()
+    kept = progress.load(clone)
     assert kept == Progress()
     exercise = catalogue.find("1.1")
     kept.of(exercise).passed = True
     kept.guesses["1.ttft512"] = 0.5
     kept.speeds["step 1"] = (10.0, 20.0)
-    progress.save(kept)
-    assert progress.load() == kept
+    progress.save(clone, kept)
+    assert progress.load(clone) == kept
     assert kept.next() is catalogue.find("0.1")
+
+
+def test_progress_is_of_one_clone(clone: Workspace, tmp_path: Path) -> None:
+    kept = Progress({"1.1": Record(passed=True)})
+    progress.save(clone, kept)
+    assert progress.load(Workspace(tmp_path / "second")) == Progress()
+    assert progress.path(clone).is_relative_to(clone.mine)  # which git ignores
+    # where it was kept for all clones together: whose it was is not known, so it is left alone
+    old = tmp_path / "home" / "progress.json"
+    old.parent.mkdir()
+    old.write_text('{"records": {"2.1": {"passed": true, "checks": 1, "hints": 0}}, "guesses": {}, "speeds": {}}')
+    assert progress.load(clone) == kept
+    assert old.exists()
 
 
 CORRUPT = ["", "{", "null", "[]", '{"records": 3}', '{"records": {"1.1": {}}, "guesses": {}, "speeds": {}}',
@@ -137,17 +150,17 @@ CORRUPT = ["", "{", "null", "[]", '{"records": 3}', '{"records": {"1.1": {}}, "g
 
 @pytest.mark.parametrize("text", CORRUPT)
 def test_a_corrupt_file_is_put_aside_and_said_once(clone: Workspace, text: str) -> None:
-    path = progress.path()
+    path = progress.path(clone)
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    first = progress.load()
+    first = progress.load(clone)
     assert "could not be read" in first.note
     assert first.records == {}
     assert [p.read_text() for p in path.parent.iterdir()] == [text]
-    assert progress.load().note is None
-    progress.save(first)
+    assert progress.load(clone).note is None
+    progress.save(clone, first)
     path.write_bytes(b"\xff\xfe")
-    assert "unreadable-2" in progress.load().note
+    assert "unreadable-2" in progress.load(clone).note
 
 
 def test_the_next_exercise_is_the_first_core_one_not_passed() -> None:
