@@ -80,12 +80,7 @@ def compile_all(chips: list[str] | None = None, modules: list[str] | None = None
     installed, CompileError for a kernel that fails.
     """
     chips, modules = chips or list(CHIPS), modules or list(MODULES)
-    for what, names, known in (("chip", chips, list(CHIPS)), ("kernel", modules, list(MODULES))):
-        for name in names:
-            if name not in known:
-                raise ValueError(f"{what} is '{name}': expected one of {', '.join(known)}")
-    if find_spec("triton") is None:
-        raise ValueError("triton is not installed: expected it, to compile kernels (pip install 'triton>=3.6', Linux)")
+    check(chips, modules)
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "minillm.kernels.aot", "--chips", *chips, "--modules", *modules,
                "--begins", *begins]
@@ -94,6 +89,16 @@ def compile_all(chips: list[str] | None = None, modules: list[str] | None = None
         lines = run.stderr.strip().splitlines() or [f"the compiler ended with code {run.returncode}"]
         raise CompileError(lines[-1])
     return [Report(**fields) for fields in json.loads(run.stdout)]
+
+
+def check(chips: list[str], modules: list[str]) -> None:
+    """Raises ValueError for an unknown name or where Triton is not installed."""
+    for what, names, known in (("chip", chips, list(CHIPS)), ("kernel", modules, list(MODULES))):
+        for name in names:
+            if name not in known:
+                raise ValueError(f"{what} is '{name}': expected one of {', '.join(known)}")
+    if find_spec("triton") is None:
+        raise ValueError("triton is not installed: expected it, to compile kernels (pip install 'triton>=3.6', Linux)")
 
 
 def compile_case(case: Case, chip: str, module: str = "") -> Report:

@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 import pytest
 from minillm.kernels.aot import MODULES, CompileError, Report
+from minillm.kernels.chips import CHIPS
 
 from minillm.cli import main
+from minillm.cli.kernels import TARGETS
 
 GOOD = Report("attention", "flash d128 causal bf16", "flash_kernel", "sm_90", 4, 3, 168,
               {"bytes stored": 0, "bytes loaded": 0, "bytes of stack": 0}, 98304, 0, ["wgmma"], "wgmma")
@@ -118,18 +120,26 @@ def test_chips_and_kernels_may_be_repeated(run: Callable[..., Ended], compiled: 
 @pytest.mark.parametrize(("line", "words"), [
     (["--chip", "sm_91"], "minillm: chip is 'sm_91': expected one of sm_80, sm_89, sm_90, sm_100, gfx942"),
     (["--kernel", "softmax"], f"minillm: kernel is 'softmax': expected one of {', '.join(MODULES)}"),
+    (["--chip", "h200"], "--chip is 'h200': expected 'sm_90', what that compiles for"),
+    (["--chip", "sm_90", "--chip", "RTX 4090"], "--chip is 'RTX 4090': expected 'sm_89'"),
     (["--chips", "sm_90"], "no option '--chips': expected '--chip'")])
 def test_unknown_names_are_refused_in_a_line(run: Callable[..., Ended], line: list[str], words: str) -> None:
     ended = run(*line)
-    assert ended.code == 2
-    assert words in ended.err.splitlines()[-1]
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert words.removeprefix("minillm: ") in ended.err
+
+
+def test_a_suggested_target_is_that_chips() -> None:
+    assert set(TARGETS.values()) == set(CHIPS)
+    for name, target in TARGETS.items():
+        assert name == "l4" or name in CHIPS[target].sold_as.lower().replace(" ", "")
 
 
 def test_a_machine_without_triton_is_told(run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minillm.kernels.aot.find_spec", lambda name: None)
     ended = run()
     assert ended.code == 2
-    assert ended.err.splitlines()[-1].startswith("minillm: triton is not installed")
+    assert ended.err.startswith("minillm: triton is not installed")
 
 
 def test_a_kernel_that_does_not_compile_is_a_line(run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch) -> None:

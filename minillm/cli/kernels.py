@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 LEGEND = """regs: registers of a thread, 32-bit. shared: memory of a block. resident: warps that an SM (gfx942: a \
 compute unit) holds at once, of the most that it can. limited by: what lets no more in. uses: the tensor-core \
 instruction."""
+# what chips are sold as, where one would type that instead
+TARGETS = {"a100": "sm_80", "4090": "sm_89", "rtx4090": "sm_89", "l4": "sm_89", "l40s": "sm_89", "h100": "sm_90",
+           "h200": "sm_90", "b200": "sm_100", "mi300x": "gfx942"}
 WIDTHS = (26, 4, 6, 6, 8, 11, 7)  # of the columns; with two between, 80 in all
 
 
@@ -47,6 +50,7 @@ def kernels(
     from minillm.kernels.aot import CompileError, compile_all
 
     chips, modules = list(dict.fromkeys(chip or [])), list(dict.fromkeys(kernel or []))
+    _check(chips, modules)
     what, targets = ", ".join(modules) or "every kernel", ", ".join(chips) or "five chips"
     note(f"minillm: compiling {what} for {targets} (what is kept from before, read)")
     try:
@@ -59,6 +63,17 @@ def kernels(
     else:
         _show(reports)
     raise typer.Exit(1 if any(r.problems() for r in reports) else 0)
+
+
+def _check(chips: list[str], modules: list[str]) -> None:
+    """Raises ValueError for a name that is none, with the one meant where that is known, or where Triton is missing."""
+    from minillm.kernels import aot
+
+    for name in chips:
+        meant = TARGETS.get(name.lower().replace("-", "").replace(" ", ""))
+        if meant:
+            raise ValueError(f"--chip is '{name}': expected '{meant}', what that compiles for")
+    aot.check(chips, modules)
 
 
 def _show(reports: list[Report]) -> None:
