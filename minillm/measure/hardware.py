@@ -22,7 +22,7 @@ TFLOPS = 1e12
 
 
 def home() -> Path:
-    """Where minillm keeps models, measurements and progress: $MINILLM_HOME, or minillm in the user's cache folder."""
+    """Where minillm keeps models and measurements: $MINILLM_HOME, or minillm in the user's cache folder."""
     chosen = os.environ.get("MINILLM_HOME")
     if chosen:
         return Path(chosen).expanduser()
