@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import torch
 from typer.main import get_command
 
-from minillm.cli import app, main
+from minillm.cli import app, engine, main
 from minillm.measure.hardware import Machine
 
 COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands]
@@ -404,6 +405,33 @@ def test_an_error_in_the_readers_function_names_their_line(
     assert ended.code == 2
     assert "minillm: mine/exercises/step1_mine.py, line 2 raised AttributeError:" in ended.err
     assert run("generate", "hello", "--model", tiny, "--max-tokens", "2").code == 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here")
+def test_interpreted_kernels_are_not_timed(exchange_greedy: Callable[[str], None], monkeypatch: pytest.MonkeyPatch,
+                                           capsys: pytest.CaptureFixture[str]) -> None:
+    loads = []
+    monkeypatch.setattr(engine, "load", lambda *given, **options: loads.append(given[3]) or "a model")
+    monkeypatch.setattr(engine, "speed", lambda llm: 10.0)
+    exchange_greedy("def greedy(logits):\n    return logits.argmax(-1)\n")
+    for attention, told in (("triton", "speeds are not measured: --attention triton is interpreted here"),
+                            ("sdpa", "yours 10.0 tokens/s, ours 10.0 tokens/s")):
+        with engine.loaded("smollm2", "auto", None, attention, "exercises") as llm:
+            assert llm == "a model"
+        assert told in capsys.readouterr().err
+    assert loads == ["triton", "sdpa", "sdpa"]
+
+
+def test_triton_without_a_gpu_is_refused_before_a_model_is_fetched(run: Callable[..., Ended],
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    fetched = []
+    monkeypatch.setattr(engine, "ensure", fetched.append)
+    for line in ("generate hello", "chat", "bench", "generate hello --using exercises"):
+        ended = run(*line.split(), "--device", "cpu", "--attention", "triton")
+        assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+        assert "attention backend is 'triton' on cpu: expected a GPU (or TRITON_INTERPRET=1" in ended.err
+    assert fetched == []
 
 
 # on the real model

@@ -28,15 +28,24 @@ def load(model: str, dtype: str, device: str | None, attention: str, kv_cache_dt
 
     Raises ValueError for a name, dtype, device, backend or KV dtype that is none.
     """
-    from minillm.attention.backends import check_backend
-    from minillm.cache import build
+    check(device, attention, kv_cache_dtype)
+    ensure(model)
     from minillm.llm import LLM
 
-    check_backend(attention)
+    return LLM(model, dtype=dtype, device=device, attention=attention, kv_cache_dtype=kv_cache_dtype, **options)
+
+
+def check(device: str | None, attention: str, kv_cache_dtype: str) -> None:
+    """Raises ValueError for a device, backend or KV dtype that is none or cannot run here; nothing is fetched yet."""
+    from minillm.attention import backends, triton_backend
+    from minillm.cache import build
+    from minillm.measure.hardware import best_device
+
+    backends.check_backend(attention)
     build.check(16, kv_cache_dtype, "hash")
     check_device(device)
-    ensure(model)
-    return LLM(model, dtype=dtype, device=device, attention=attention, kv_cache_dtype=kv_cache_dtype, **options)
+    if attention == "triton":
+        triton_backend.check(device or best_device())
 
 
 def check_using(using: str | None) -> None:
@@ -76,16 +85,32 @@ def exchanged(using: str | None) -> Iterator[Report | None]:
 @contextmanager
 def loaded(model: str, dtype: str, device: str | None, attention: str, using: str | None,
            kv_cache_dtype: str = "auto", **options: Any) -> Iterator[LLM]:
-    """`load` inside `exchanged`; then both engines' tokens per second, on one short prompt, are said and kept."""
+    """`load` inside `exchanged`; then both engines' tokens per second, on one short prompt, are said and kept.
+
+    Not where kernels are interpreted, which takes minutes and says nothing of how fast they are.
+    """
     check_using(using)
-    ours = None if using is None else speed(load(model, dtype, device, attention, kv_cache_dtype, **options))
+    check(device, attention, kv_cache_dtype)
+    timed = using is not None and not interpreted(attention)
+    ours = speed(load(model, dtype, device, attention, kv_cache_dtype, **options)) if timed else None
     with exchanged(using) as report:
         llm = load(model, dtype, device, (report and report.attention) or attention, kv_cache_dtype, **options)
-        if report and report.used:
+        if report and report.used and not timed:
+            note("speeds are not measured: --attention triton is interpreted here, a few tokens take minutes")
+        elif report and report.used:
             yours = speed(llm)
             note(f"yours {yours:.1f} tokens/s, ours {ours:.1f} tokens/s")
             remember(report, yours, ours)
         yield llm
+
+
+def interpreted(attention: str) -> bool:
+    """Whether this backend's kernels run under Triton's interpreter."""
+    if attention != "triton":
+        return False
+    import triton
+
+    return triton.knobs.runtime.interpret
 
 
 def speed(llm: LLM) -> float:
