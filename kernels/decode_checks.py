@@ -41,12 +41,17 @@ def check_arguments(q: torch.Tensor, k_blocks: torch.Tensor, v_blocks: torch.Ten
 def check_heads(heads: int, kv_heads: int, block_size: int, value_dim: int) -> None:
     if kv_heads < 1 or heads < 1 or heads % kv_heads:
         raise ValueError(f"q has {heads} heads and k_blocks {kv_heads}: expected a multiple")
-    most = MAX_OUTPUT // triton.next_power_of_2(value_dim)
+    most = largest_group(value_dim)
     if heads // kv_heads > most:
         raise ValueError(f"q has {heads // kv_heads} heads on each of k_blocks': expected at most {most}, V having "
                          f"{value_dim} values")
     if block_size < 1:
         raise ValueError("k_blocks has blocks of 0 slots: expected at least 1")
+
+
+def largest_group(value_dim: int) -> int:
+    """How many query heads may share a K/V head whose V has value_dim values."""
+    return MAX_OUTPUT // triton.next_power_of_2(value_dim)
 
 
 def check_scales(k_blocks: torch.Tensor, k_scales: torch.Tensor | None, v_scales: torch.Tensor | None) -> None:

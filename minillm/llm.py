@@ -213,8 +213,7 @@ class LLM:
             return ModelExecutor(self.model, self.cache, host_blocks)
         from minillm.serving import cuda_graphs  # needs Triton
 
-        return cuda_graphs.GraphExecutor(self.model, self.cache, host_blocks, self.max_num_seqs,
-                                         self.cache.pool.blocks_for(self.max_model_len))
+        return cuda_graphs.GraphExecutor(self.model, self.cache, host_blocks, self.max_num_seqs, self.max_model_len)
 
     def _deltas(self, request: Request) -> Iterator[StreamDelta]:
         for _, text in self._run([request]):

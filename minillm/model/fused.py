@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from minillm.kernels.rms_norm import add_rms_norm
+from minillm.kernels.decode_checks import largest_group
+from minillm.kernels.rms_norm import WIDEST, add_rms_norm
 from minillm.kernels.swiglu import swiglu
 from minillm.model import layers
 from minillm.model.transformer import Transformer
@@ -83,7 +84,18 @@ class FusedTransformer(Transformer):
 
 
 def fuse(model: Transformer) -> Transformer:
-    """`model` through the kernels, on its own modules. Raises ValueError for a dtype that they do not compute in."""
+    """`model` through the kernels, on its own modules.
+
+    Raises ValueError for a dtype that they do not compute in, and for what does not fit into a program's registers: a
+    residual stream too wide, too many query heads on one K/V head.
+    """
     if model.dtype not in DTYPES:
         raise ValueError(f"model is {model.dtype}: expected float32, float16 or bfloat16 for fused kernels")
+    if model.config.hidden_size > WIDEST:
+        raise ValueError(f"hidden_size is {model.config.hidden_size}: expected at most {WIDEST} for fused kernels")
+    for spec, block in zip(model.kv_specs(), model.layers):
+        group, most = block.self_attn.heads // spec.heads, largest_group(spec.v_dim)
+        if group > most and not spec.v_in_k:  # what absorbed MLA keeps goes to other kernels
+            raise ValueError(f"each K/V head of {spec.v_dim} values has {group} query heads: expected at most {most} "
+                             "for fused kernels")
     return FusedTransformer(model)

@@ -85,14 +85,14 @@ class GraphExecutor(ModelExecutor):
     """A ModelExecutor whose decode steps are replayed; steps with a prompt in them run as they are.
 
     The model must write K and V through `rotate_and_attend` (see `minillm.model.fused`), which knows empty rows.
-    Graphs are recorded here, one for each size of `ladder(max_rows)`; pages: blocks of the longest sequence.
+    Graphs are recorded here, one for each size of `ladder(max_rows)`; longest: tokens of a sequence, at most.
     The logits of a decode step are the graph's own memory: they hold until the next step.
     """
 
-    def __init__(self, model: Transformer, cache: TritonPagedKVCache, host_blocks: int, max_rows: int, pages: int,
+    def __init__(self, model: Transformer, cache: TritonPagedKVCache, host_blocks: int, max_rows: int, longest: int,
                  recorded: Callable[[Run], Run] | None = None) -> None:
         super().__init__(model, cache, host_blocks)
-        self.inputs = Inputs.empty(max_rows, pages, cache.device)
+        self.inputs = Inputs.empty(max_rows, cache.pool.blocks_for(longest), cache.device)
         recorded = recorded or partial(record, pool=torch.cuda.graph_pool_handle())
         # the largest first: what it allocates is enough for the others
         self.graphs = {size: recorded(self._decode(size)) for size in reversed(ladder(max_rows))}

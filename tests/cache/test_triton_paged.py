@@ -107,6 +107,14 @@ def test_what_the_kernels_do_not_take_is_refused() -> None:
         build.paged_cache([KVSpec(2, 48, 64, None, 0.1)], 4, kv_dtype="int8", backend="triton", device=DEVICE)
 
 
+def test_a_table_out_of_range_is_refused_before_anything_is_launched() -> None:
+    cache = new_cache(blocks=6)
+    cache.begin(make_batch([(0, [1] * 5, 0)], DEVICE))
+    cache.tables.tables[0][0] = 6
+    with pytest.raises(ValueError, match=r"block_tables\[0\] names block 6: expected 0 to 5"):
+        cache.begin(make_batch([(0, [1], 5)], DEVICE))
+
+
 def test_latents_whose_v_is_a_part_of_k_are_refused() -> None:
     with pytest.raises(ValueError, match="V is a part of K .absorbed MLA.: expected 'sdpa'"):
         build.paged_cache([KVSpec(1, 80, 64, None, 0.1, v_in_k=True)], 4, backend="triton", device=DEVICE)

@@ -30,6 +30,14 @@ def test_it_agrees_with_float64(tokens: int, width: int, dtype: torch.dtype) -> 
     torch.testing.assert_close(normed.double(), exact, rtol=tolerance, atol=tolerance)
 
 
+def test_what_is_normed_is_the_sum_as_it_is_stored() -> None:
+    """Rounded to float16, as the unfused add leaves it. Of the sum before that, every fourth norm would differ."""
+    x, residual, weight = inputs(20, 576, torch.float16)
+    normed, _ = add_rms_norm(x, residual, weight, 1e-5)
+    twin, _ = add_rms_norm_reference(x, residual, weight, 1e-5)
+    assert (normed != twin).float().mean() < 0.02
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_twin_keeps_its_mean_wide(dtype: torch.dtype) -> None:
     """Values whose squares overflow float16 still come out right: the mean of squares is float32."""

@@ -16,6 +16,7 @@ from minillm.cache.contiguous import ContiguousKVCache
 from minillm.cache.paged import PagedKVCache
 from minillm.model import config_files, fused, layers
 from minillm.model.batch import make_batch
+from minillm.model.config import ModelConfig
 from minillm.model.transformer import Transformer
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -125,6 +126,22 @@ def test_half_precision_is_as_near_to_float64_as_without() -> None:
     assert ours.dtype == torch.float16
     largest = exact.abs().max()
     assert (ours - exact).abs().max() <= 2 * (plain - exact).abs().max() + 1e-3 * largest
+
+
+@pytest.mark.parametrize(("sizes", "words"), [
+    ((16640, 1, 1, 64), "hidden_size is 16640: expected at most 16384"),
+    ((64, 65, 1, 128), "each K/V head of 128 values has 65 query heads: expected at most 64"),
+    ((64, 66, 2, 256), "each K/V head of 256 values has 33 query heads: expected at most 32")])
+def test_what_a_program_cannot_hold_is_refused_before_anything_runs(sizes: tuple, words: str) -> None:
+    hidden, heads, kv_heads, dim = sizes
+    config = ModelConfig("llama", 8, hidden, 16, 1, heads, kv_heads, dim, context_length=8, eos_ids=(1,))
+    with pytest.raises(ValueError, match=words):
+        fused.fuse(Transformer(config, device="meta", dtype=torch.float32))
+
+
+def test_the_largest_that_fits_is_not_refused() -> None:
+    config = ModelConfig("llama", 8, 16384, 16, 1, 64, 1, 128, context_length=8, eos_ids=(1,))
+    fused.fuse(Transformer(config, device="meta", dtype=torch.float32))
 
 
 def test_the_kernels_run_and_not_what_they_stand_for(monkeypatch: pytest.MonkeyPatch) -> None:

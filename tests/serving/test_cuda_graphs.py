@@ -10,13 +10,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from minillm.kernels import merge, paged_decode, rms_norm, rope_cache, swiglu
 from tiny import END, ByteTokenizer, LoadedModel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from minillm import measure
+from minillm.cache import build
 from minillm.decoding.sampling import SamplingParams
 from minillm.llm import LLM
 from minillm.model.batch import make_batch
 from minillm.model.config import ModelConfig
+from minillm.model.fused import fuse
 from minillm.model.transformer import Transformer
 from minillm.serving import cuda_graphs
 from minillm.serving.cuda_graphs import GraphExecutor
@@ -41,7 +46,7 @@ def graphed(model: LoadedModel, **options) -> LLM:
     llm = LLM(model, attention="triton", block_size=4, **options)
     old = llm.engine.executor
     llm.engine.executor = GraphExecutor(llm.model, llm.cache, len(old.host[0][0]), llm.max_num_seqs,
-                                        llm.cache.pool.blocks_for(llm.max_model_len), RECORDED)
+                                        llm.max_model_len, RECORDED)
     return llm
 
 
@@ -62,6 +67,15 @@ def test_texts_are_those_of_the_reference(model: LoadedModel, budget: int) -> No
     llm = graphed(model, max_num_seqs=3, max_num_batched_tokens=budget)
     assert [out.outputs[0].token_ids for out in llm.generate(prompts, params)] == expected
     assert llm.cache.pool.available == llm.cache.pool.num_blocks
+
+
+def test_a_sequence_may_fill_the_context(model: LoadedModel) -> None:
+    """Its last steps need every page of the graph's block tables."""
+    params = SamplingParams(temperature=0, ignore_eos=True)
+    plain, llm = LLM(model, attention="reference", max_model_len=11), graphed(model, max_num_seqs=1, max_model_len=11)
+    outputs = [one.generate("abc", params)[0].outputs[0].token_ids for one in (plain, llm)]
+    assert len(outputs[0]) == 8
+    assert outputs[0] == outputs[1]
 
 
 def test_decode_steps_are_replayed_and_prompts_are_not(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +122,7 @@ def test_only_the_rows_that_sample_give_logits(model: LoadedModel) -> None:
     assert torch.equal(executor.forward(batch), every[[0, 2]])
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="graphs are recorded on a GPU")
 def test_on_a_gpu_the_engine_records_its_own_graphs(model: LoadedModel) -> None:
     llm = LLM(model, attention="triton", max_num_seqs=4)
@@ -115,6 +130,53 @@ def test_on_a_gpu_the_engine_records_its_own_graphs(model: LoadedModel) -> None:
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     expected = LLM(model, attention="reference").generate("abc", params)[0].outputs[0].token_ids
     assert llm.generate("abc", params)[0].outputs[0].token_ids == expected
+
+
+class Launches:
+    """Stands in for a kernel: counts its launches, and keeps its tensors' devices."""
+
+    def __init__(self) -> None:
+        self.devices: list[set[str]] = []
+
+    def __getitem__(self, grid: tuple):
+        return lambda *args, **_: self.devices.append({a.device.type for a in args if isinstance(a, torch.Tensor)})
+
+
+class OnTheDeviceOnly(TorchDispatchMode):
+    """Raises at an operation that sees a tensor of the host: its copy would wait, which a capture does not allow.
+
+    Also at those through which a list of Python numbers becomes a tensor of the device: torch.tensor, and indexing.
+    """
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func._opname in ("detach_", "lift_fresh", "index", "index_put_"):
+            raise AssertionError(f"{func} may come with numbers of the host")
+        for tensor in tree_leaves((args, kwargs)):
+            if isinstance(tensor, torch.Tensor) and tensor.device.type != "meta":
+                raise AssertionError(f"{func} sees {list(tensor.shape)} on {tensor.device}")
+        return func(*args, **(kwargs or {}))
+
+
+def test_what_is_captured_reads_nothing_back_and_copies_nothing_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On "meta", a device without values, whatever waits for one raises; and all that is launched lies there."""
+    launches = {}
+    for module, name in ((rms_norm, "add_rms_norm_kernel"), (swiglu, "swiglu_kernel"), (merge, "merge_kernel"),
+                         (rope_cache, "rope_and_store_kernel"), (paged_decode, "paged_decode_kernel")):
+        launches[name] = Launches()
+        monkeypatch.setattr(module, name, launches[name])
+    config = ModelConfig("llama", 257, 64, 48, 2, 2, 1, 64, context_length=512, eos_ids=(END,), tie_embeddings=True)
+    model = fuse(Transformer(config, device="meta", dtype=torch.float32))
+    cache = build.paged_cache(model.kv_specs(), 40, 16, backend="triton", device="meta")
+    executor = GraphExecutor(model, cache, 0, 2, 512, lambda run: run)
+    executor.graphs[2]()  # moves what a first run moves
+    for kernel in launches.values():
+        kernel.devices.clear()
+    with OnTheDeviceOnly():
+        logits = executor.graphs[2]()
+    assert (logits.shape, logits.device.type) == ((2, 257), "meta")
+    assert {name: kernel.devices for name, kernel in launches.items()} == {
+        "add_rms_norm_kernel": [{"meta"}] * 3, "swiglu_kernel": [{"meta"}] * 2, "merge_kernel": [{"meta"}] * 2,
+        "rope_and_store_kernel": [{"meta"}] * 2, "paged_decode_kernel": [{"meta"}] * 2}
 
 
 def test_a_request_alone_without_graphs_gives_the_same(model: LoadedModel) -> None:
