@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 
 import far
@@ -298,6 +301,25 @@ def test_a_plan_serves_every_default_of_a_chip() -> None:
             for size in (2, 4):
                 plain, scattered = (prefill_plan.configurations(chip, dim, size, kind) for kind in (False, True))
                 assert plain[0].block_m == scattered[0].block_m
+
+
+ROWS_APART_BY_ONE = """
+from dataclasses import replace
+from minillm.kernels import aot, flash_attention
+
+for kind in ("full", "window"):
+    case = flash_attention.case(kind, 64, "bf16", "sm_80")
+    ones = dict.fromkeys(("k_row", "v_row"), 1)
+    signature = {name: type for name, type in case.signature.items() if name not in ones}
+    aot.compile_case(replace(case, signature=signature, constexprs={**case.constexprs, **ones}), "sm_80")
+"""
+
+
+def test_a_stride_of_one_compiles() -> None:
+    """One row of keys may have any stride, and Triton makes a 1 a constant, which has no method `to`."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    run = subprocess.run([sys.executable, "-c", ROWS_APART_BY_ONE], env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-2000:]
 
 
 @pytest.mark.gpu
