@@ -6,16 +6,17 @@ weight-only quantization: fewer bytes are read, the arithmetic stays in 16 bits.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from minillm.measure import cost
+from minillm.measure.arguments import check_number, check_whole
 from minillm.measure.hardware import Accelerator, Machine
 from minillm.measure.shape import ModelShape
 
 WEIGHT_BITS = (4, 8, 16, 32)
 RESERVE = 0.1  # of memory, kept for activations, the runtime and fragmentation
 BLOCK = 16  # tokens of a KV block
+MOST_ROWS = 10**6  # of a decode step, each of which is counted
 
 
 @dataclass(frozen=True)
@@ -107,22 +108,20 @@ def plan(
 ) -> Plan:
     """Capacity and roofline times; `context` defaults to the model's, at most 4096, `mean_tokens` to a quarter of it.
 
-    Raises ValueError for bits other than 4, 8, 16 or 32, a context outside the model's, a batch below 1, mean tokens
-    outside the context, or a price that is not positive.
+    Raises ValueError for bits other than 4, 8, 16 or 32, a context outside the model's, a batch outside 1 to a million,
+    mean tokens outside the context, or a price that is not positive.
     """
-    for name, bits in (("weight bits", weight_bits), ("KV bits", kv_bits)):
+    for name, bits in (("weight_bits", weight_bits), ("kv_bits", kv_bits)):
         if bits not in WEIGHT_BITS:
-            raise ValueError(f"{name} is {bits}: expected one of {', '.join(map(str, WEIGHT_BITS))}")
+            raise ValueError(f"{name} is {bits!r}: expected one of {', '.join(map(str, WEIGHT_BITS))}")
     context = min(shape.context, 4096) if context is None else context
-    if not 1 <= context <= shape.context:
-        raise ValueError(f"context is {context}: expected 1 to {shape.context}, the longest {shape.name} was made for")
+    check_whole("context", context, 1, shape.context, f", the longest {shape.name} was made for")
     mean_tokens = max(1, context // 4) if mean_tokens is None else mean_tokens
-    if not 1 <= mean_tokens <= context:
-        raise ValueError(f"mean tokens is {mean_tokens}: expected 1 to {context}, the context")
-    if batch < 1:
-        raise ValueError(f"batch is {batch}: expected at least 1")
-    if price_per_hour is not None and not (price_per_hour > 0 and math.isfinite(price_per_hour)):
-        raise ValueError(f"price is {price_per_hour}: expected dollars per hour, more than 0")
+    check_whole("mean_tokens", mean_tokens, 1, context, ", the context")
+    check_whole("batch", batch, 1, MOST_ROWS)
+    if price_per_hour is not None:
+        check_number("price_per_hour", price_per_hour, lambda price: 0 < price <= 1e9,
+                     "dollars per hour, more than 0, at most 1e9")
     per_weight, per_value = weight_bits / 8, kv_bits / 8
     dtype = compute_dtype(hardware, weight_bits)
     weight_bytes = shape.params * per_weight

@@ -15,6 +15,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from minillm.measure.arguments import check_number, check_seconds, check_whole
+
+MOST_WAIT = 1e7  # seconds, on average: chance makes it longer, and still less than `arguments.MOST_SECONDS`
 SPECIAL = 32  # token ids below this are left alone: the first few of a vocabulary mark beginnings and ends
 
 
@@ -41,13 +44,13 @@ class WorkItem:
     priority: int = 0
 
     def __post_init__(self) -> None:
-        _check_seconds("arrival", self.arrival)
+        check_seconds("arrival", self.arrival)
         object.__setattr__(self, "arrival", float(self.arrival))
         for name, least in (("prompt_tokens", 1), ("output_tokens", 1), ("prefix_tokens", 0), ("priority", None)):
-            _check_whole(name, getattr(self, name), least)
+            check_whole(name, getattr(self, name), least)
         for name in ("prefix", "follows"):
             if getattr(self, name) is not None:
-                _check_whole(name, getattr(self, name), 0)
+                check_whole(name, getattr(self, name), 0)
         if (self.prefix is None) != (self.prefix_tokens == 0):
             wanted = "0, there is no prefix" if self.prefix is None else "at least 1, there is a prefix"
             raise ValueError(f"prefix_tokens is {self.prefix_tokens}: expected {wanted}")
@@ -63,8 +66,7 @@ class WorkItem:
 class Lengths:
     """How lengths in tokens are spread: log-normal with this median and σ of the logarithm, cut at `maximum`.
 
-    σ = 0 is a fixed length. Raises ValueError for a median below 1, a σ outside 0 to 100, or a maximum below the
-    median.
+    σ = 0 is a fixed length. Raises ValueError as `lognormal_lengths` does, and for a maximum below the median.
     """
 
     median: float
@@ -72,9 +74,9 @@ class Lengths:
     maximum: int = sys.maxsize
 
     def __post_init__(self) -> None:
-        if not self.maximum >= self.median:
-            raise ValueError(f"maximum is {self.maximum}: expected at least the median, {self.median}")
         self.draw(1)
+        if self.maximum < self.median:
+            raise ValueError(f"maximum is {self.maximum}: expected at least the median, {self.median}")
 
     def draw(self, count: int, seed: int = 0) -> list[int]:
         """`count` lengths in tokens."""
@@ -85,20 +87,21 @@ def lognormal_lengths(count: int, median: float, sigma: float, maximum: int, see
     """`count` lengths in tokens, log-normal (median, σ of the logarithm), rounded, at least 1 and at most `maximum`.
 
     Prompts and answers in the field have such tails: most are short, a few are very long. Raises ValueError for a
-    count, median or maximum below 1 or a σ outside 0 to 100.
+    count, median or maximum that is no number from 1 on, or a σ outside 0 to 100.
     """
-    for name, value in (("count", count), ("median", median), ("maximum", maximum)):
-        if not value >= 1:
-            raise ValueError(f"{name} is {value}: expected at least 1")
-    if not 0 <= sigma <= 100:
-        raise ValueError(f"sigma is {sigma}: expected 0 to 100")
+    check_whole("count", count, 1)
+    check_number("median", median, lambda tokens: 1 <= tokens <= sys.maxsize, f"tokens, 1 to {sys.maxsize}")
+    check_number("sigma", sigma, lambda spread: 0 <= spread <= 100, "0 to 100")
+    check_whole("maximum", maximum, 1, sys.maxsize)
     rng = random.Random(seed)
-    return [min(maximum, max(1, round(rng.lognormvariate(math.log(median), sigma)))) for _ in range(count)]
+    logs = (rng.normalvariate(math.log(median), sigma) for _ in range(count))
+    # cut before exp, which overflows where σ is large
+    return [maximum if log > math.log(maximum) + 1 else min(maximum, max(1, round(math.exp(log)))) for log in logs]
 
 
 def at_once(count: int) -> list[float]:
     """`count` arrivals at 0 seconds: a batch job, or the worst burst there is."""
-    _check_whole("count", count, 1)
+    check_whole("count", count, 1)
     return [0.0] * count
 
 
@@ -115,13 +118,12 @@ def gamma_arrivals(count: int, rate: float, cv: float, seed: int = 0) -> list[fl
 
     `cv`: standard deviation of a gap over its mean. 1 is Poisson, more comes in bursts, 0 is a clock. A gamma
     distribution of shape 1 / cv² and scale cv² / rate has mean 1 / rate and this cv. Raises ValueError for a count
-    below 1, a rate that is not positive or a cv outside 0 to 100.
+    below 1, a rate that is not positive or too low to see the end of, or a cv outside 0 to 100.
     """
-    _check_whole("count", count, 1)
-    if not (_is_number(rate) and rate > 0):
-        raise ValueError(f"rate is {rate!r}: expected requests a second, more than 0")
-    if not (_is_number(cv) and 0 <= cv <= 100):
-        raise ValueError(f"cv is {cv!r}: expected a number from 0 to 100")
+    check_whole("count", count, 1)
+    check_number("rate", rate, lambda r: r > 0 and count / r <= MOST_WAIT,
+                 "requests a second, more than 0, so that all come within 1e7 seconds")
+    check_number("cv", cv, lambda c: 0 <= c <= 100, "a number from 0 to 100")
     rng, now, times = random.Random(seed), 0.0, []
     for _ in range(count):
         now += rng.gammavariate(1 / cv**2, cv**2 / rate) if cv > 1e-6 else 1 / rate
@@ -153,8 +155,8 @@ def make_workload(
     ValueError for a value out of its range, or prefixes without tokens.
     """
     _check_shared(prefixes, prefix_tokens)
-    _check_whole("turns", turns, 1)
-    _check_seconds("think", think)
+    check_whole("turns", turns, 1)
+    check_number("think", think, lambda seconds: 0 <= seconds <= MOST_WAIT, "seconds, 0 to 1e7")
     first = at_once(count) if rate is None else gamma_arrivals(count, rate, cv, _seed(seed, "arrivals"))
     prompts = prompt.draw(count * turns, _seed(seed, "prompts"))
     outputs = output.draw(count * turns, _seed(seed, "outputs"))
@@ -262,29 +264,10 @@ def _check_follows(place: int, item: WorkItem) -> None:
 
 
 def _check_shared(prefixes: int, prefix_tokens: int) -> None:
-    _check_whole("prefixes", prefixes, 0)
-    _check_whole("prefix_tokens", prefix_tokens, 0)
+    check_whole("prefixes", prefixes, 0)
+    check_whole("prefix_tokens", prefix_tokens, 0)
     if bool(prefixes) != bool(prefix_tokens):
         raise ValueError(f"{prefixes} prefixes of {prefix_tokens} tokens: expected both to be 0 or neither")
-
-
-def _check_whole(name: str, value: object, least: int | None) -> None:
-    if type(value) is not int or (least is not None and value < least):
-        wanted = "a whole number" if least is None else f"a whole number, at least {least}"
-        raise ValueError(f"{name} is {value!r}: expected {wanted}")
-
-
-def _check_seconds(name: str, value: object) -> None:
-    if not (_is_number(value) and value >= 0):
-        raise ValueError(f"{name} is {value!r}: expected seconds, at least 0")
-
-
-def _is_number(value: object) -> bool:
-    """Whether this is a finite int or float (True and False are not, nor is an int too large for a float)."""
-    try:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:
-        return False
 
 
 def _seed(seed: int, what: str) -> int:
@@ -293,6 +276,5 @@ def _seed(seed: int, what: str) -> int:
 
 
 def _ids(key: str, count: int, vocab: int) -> list[int]:
-    if not vocab > SPECIAL:
-        raise ValueError(f"vocab is {vocab}: expected more than {SPECIAL}, the ids that are left alone")
+    check_whole("vocab", vocab, SPECIAL + 1, why=f": {SPECIAL} ids are left alone")
     return random.Random(key).choices(range(SPECIAL, vocab), k=count)

@@ -15,6 +15,7 @@ from collections.abc import Sequence as SequenceOf
 
 from minillm.cache.base import KVCache
 from minillm.decoding import generate, sampling
+from minillm.measure.arguments import check_seconds, check_whole
 from minillm.model.transformer import Transformer
 from minillm.serving.engine import StepRecord
 from minillm.serving.request import Request
@@ -52,13 +53,12 @@ def serve(model: Transformer, cache: KVCache, requests: SequenceOf[Request], max
     timeout in seconds: dynamic batching, see `next_batch`. None: static batching, which waits for a full batch; the
     last one starts when the last request is there. The cache must have room for max_size rows as long as the longest
     prompt and the longest output of a batch together; afterwards it is as before.
-    Raises ValueError, before anything runs, for a size below 1, a timeout that is negative or endless, or a request of
-    several answers.
+    Raises ValueError, before anything runs, for a size that is no whole number from 1 on, a timeout that is negative or
+    endless, or a request of several answers.
     """
-    if max_size < 1:
-        raise ValueError(f"max_size is {max_size}: expected at least 1")
-    if timeout is not None and not 0 <= timeout < math.inf:
-        raise ValueError(f"timeout is {timeout}: expected seconds, at least 0")
+    check_whole("max_size", max_size, 1)
+    if timeout is not None:
+        check_seconds("timeout", timeout)
     for request in requests:
         if len(request.answers) > 1:
             raise ValueError(f"request '{request.request_id}' asks for {len(request.answers)} answers: expected 1")

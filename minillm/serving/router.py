@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from minillm.measure.arguments import check_whole
 from minillm.serving.scheduler import Scheduler
 
 ROUTES = ("round-robin", "least-loaded", "prefix-aware")
@@ -22,7 +23,7 @@ class Router:
                   above the least: a hit saves the prefill of its tokens, but is not worth any wait
 
     Ties go to the lower load, then to the first replica. Raises ValueError for a route that is none, no replica, a
-    negative margin, or prefix-aware routing to replicas without a prefix index.
+    margin that is no whole number from 0 on, or prefix-aware routing to replicas without a prefix index.
     """
 
     def __init__(self, route: str, schedulers: Sequence[Scheduler], margin: int = MARGIN) -> None:
@@ -30,8 +31,7 @@ class Router:
             raise ValueError(f"route is {route!r}: expected one of {', '.join(ROUTES)}")
         if not schedulers:
             raise ValueError("a router of no replicas: expected at least one")
-        if not margin >= 0:
-            raise ValueError(f"margin is {margin}: expected tokens, at least 0")
+        check_whole("margin", margin, 0)
         if route == "prefix-aware" and any(scheduler.tables.index is None for scheduler in schedulers):
             raise ValueError("route is 'prefix-aware': expected replicas with a prefix index")
         self.route = route

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from minillm.measure import workload
+from minillm.measure.arguments import check_seconds, check_whole
 from minillm.measure.metrics import RequestTimes
 from minillm.measure.workload import WorkItem
 from minillm.serving import engine, router, scheduler
@@ -81,12 +82,14 @@ def simulate(
     the prompts' token ids (`workload.prompt_ids`). The same call gives the same simulation.
 
     A request that can never run is refused, with all that follow it. Raises ValueError for items that fail
-    `workload.check`, no replica, a route that is none, or a time that is negative or no number.
+    `workload.check`, a route that is none, or a number that is none or out of its range.
     """
     workload.check(items)
-    if replicas < 1:
-        raise ValueError(f"replicas is {replicas}: expected at least 1")
-    _check_seconds("seconds_per_swapped_block", seconds_per_swapped_block)
+    check_whole("replicas", replicas, 1)
+    if context is not None:
+        check_whole("context", context, 1)
+    check_whole("vocab", vocab, workload.SPECIAL + 1, why=f": {workload.SPECIAL} ids are left alone")
+    check_seconds("seconds_per_swapped_block", seconds_per_swapped_block)
     cluster = _Cluster(items, [make_scheduler() for _ in range(replicas)], step_time, context,
                        seconds_per_swapped_block, vocab, seed, record_steps)
     cluster.router = router.Router(route, cluster.schedulers, margin)
@@ -168,7 +171,8 @@ class _Cluster:
         query_lens = [len(row.token_ids) for row in plan.rows]
         context_lens = [row.start + new for row, new in zip(plan.rows, query_lens)]
         seconds = self.step_time(query_lens, context_lens)
-        _check_seconds("step time", seconds)
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"step time is {seconds}: expected seconds, at least 0")
         seconds += self.per_block * (len(plan.swaps_out) + len(plan.swaps_in))
         self.under_way[replica] = plan, now
         heapq.heappush(self.events, (now + seconds, STEP_END, replica))
@@ -210,8 +214,3 @@ class _Cluster:
             one = self.schedulers[replica]
             self.found.records[replica].append(
                 engine.record(plan, start, now, now - start, one.num_waiting, one.tables.pool))
-
-
-def _check_seconds(name: str, seconds: float) -> None:
-    if not 0 <= seconds < math.inf:
-        raise ValueError(f"{name} is {seconds}: expected seconds, at least 0")

@@ -6,7 +6,6 @@ to, itself included), and gives seconds: what the simulator's clock advances by.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from minillm.measure import cost, metrics
+from minillm.measure.arguments import check_number, check_seconds, is_number
 from minillm.measure.hardware import Accelerator, Machine
 from minillm.measure.shape import ModelShape
 
@@ -27,12 +27,13 @@ def roofline_times(shape: ModelShape, hardware: Accelerator | Machine, dtype: st
 
     weight_bytes per parameter, kv_bytes per cached value. `efficiency`: the share of the peaks that an implementation
     reaches; 1 is what none can beat. `overhead`: seconds a step costs whatever is in it (scheduling, launching).
-    Raises ValueError for an efficiency outside ]0, 1], a negative overhead, or a dtype without a peak.
+    Raises ValueError for an efficiency outside a millionth to 1, a negative overhead, bytes that are none, or a dtype
+    without a peak.
     """
-    if not 0 < efficiency <= 1:
-        raise ValueError(f"efficiency is {efficiency}: expected more than 0, at most 1")
-    if not 0 <= overhead < math.inf:
-        raise ValueError(f"overhead is {overhead}: expected seconds, at least 0")
+    check_number("efficiency", efficiency, lambda share: 1e-6 <= share <= 1, "a millionth to 1")
+    check_seconds("overhead", overhead)
+    for name, value in (("weight_bytes", weight_bytes), ("kv_bytes", kv_bytes)):
+        check_number(name, value, lambda width: width > 0, "bytes, more than 0")
 
     def seconds(query_lens: Sequence[int], context_lens: Sequence[int]) -> float:
         predicted = cost.predict_step(shape, query_lens, context_lens, hardware, dtype, weight_bytes, kv_bytes)
@@ -108,9 +109,9 @@ def _check(place: int, query_lens: Sequence[int], context_lens: Sequence[int], s
         raise ValueError(f"record {place} has {len(query_lens)} query lengths and {len(context_lens)} context lengths: "
                          "expected as many of both, at least one")
     for new, context in zip(query_lens, context_lens):
-        if not 1 <= new <= context:
+        if not (is_number(new) and is_number(context) and 1 <= new <= context):
             raise ValueError(f"record {place} has {new} new tokens in a context of {context}: expected 1 to {context}")
-    if not 0 < seconds < math.inf:
+    if not (is_number(seconds) and seconds > 0):
         raise ValueError(f"record {place} took {seconds}: expected seconds, more than 0")
 
 

@@ -88,10 +88,14 @@ def test_fewer_bits_never_make_it_slower_or_fit_less(context, batch) -> None:
 
 
 @pytest.mark.parametrize("arguments, words", [
-    ({"weight_bits": 5}, "weight bits is 5: expected one of 4, 8, 16, 32"), ({"kv_bits": 0}, "KV bits is 0"),
-    ({"context": 0}, "context is 0: expected 1 to 4096"), ({"context": 5000}, "context is 5000"),
-    ({"mean_tokens": 0}, "mean tokens is 0: expected 1 to 4096"), ({"mean_tokens": 4097}, "mean tokens is 4097"),
-    ({"batch": 0}, "batch is 0"), ({"price_per_hour": 0}, "price is 0"), ({"price_per_hour": float("nan")}, "nan")])
+    ({"weight_bits": 5}, "weight_bits is 5: expected one of 4, 8, 16, 32"), ({"kv_bits": 0}, "kv_bits is 0"),
+    ({"context": 0}, "context is 0: expected a whole number, 1 to 4096, the longest"),
+    ({"context": 5000}, "context is 5000"), ({"context": 1.5}, "context is 1.5: expected a whole number"),
+    ({"mean_tokens": 0}, "mean_tokens is 0: expected a whole number, 1 to 4096, the context"),
+    ({"mean_tokens": 4097}, "mean_tokens is 4097"), ({"mean_tokens": "9"}, "mean_tokens is '9'"),
+    ({"batch": 0}, "batch is 0"), ({"batch": 1.5}, "batch is 1.5"), ({"batch": 10**20}, "batch is 1000.*1 to 1000000"),
+    ({"price_per_hour": 0}, "price_per_hour is 0"), ({"price_per_hour": float("nan")}, "price_per_hour is nan"),
+    ({"price_per_hour": "2"}, "price_per_hour is '2'"), ({"price_per_hour": 1e300}, "at most 1e9")])
 def test_bad_plans_are_refused(arguments, words) -> None:
     with pytest.raises(ValueError, match=words):
         plan(LLAMA, DATASHEETS["h100"], **arguments)

@@ -36,13 +36,21 @@ def test_lengths_are_seeded_and_have_the_asked_median_and_tail() -> None:
     assert abs(beyond - 0.1587) < 0.01  # one σ above the median
 
 
+def test_a_spread_beyond_all_numbers_is_cut_too() -> None:
+    assert set(lognormal_lengths(50, 9 * 10**18, 100, 9 * 10**18, seed=1)) >= {1, 9 * 10**18}
+
+
 def test_no_spread_gives_equal_lengths() -> None:
     assert lognormal_lengths(3, 100, 0, 2048) == [100] * 3 == Lengths(100).draw(3, seed=8)
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
     ((0, 256, 1.0, 2048), "count is 0"), ((1, 0, 1.0, 2048), "median is 0"), ((1, 256, -1, 2048), "sigma is -1"),
-    ((1, 256, 1.0, 0), "maximum is 0"), ((1, 256, float("nan"), 9), "sigma is nan")])
+    ((1, 256, 1.0, 0), "maximum is 0"), ((1, 256, float("nan"), 9), "sigma is nan"),
+    ((1.5, 256, 1.0, 2048), "count is 1.5: expected a whole number"), ((1, "256", 1.0, 2048), "median is '256'"),
+    ((1, math.nan, 1.0, 2048), "median is nan"), ((1, 10**400, 1.0, 2048), "median is 1000"),
+    ((1, 256, None, 2048), "sigma is None"), ((1, 256, 1.0, math.nan), "maximum is nan"),
+    ((1, 256, 1.0, 2048.5), "maximum is 2048.5")])
 def test_bad_arguments_are_refused(arguments, words) -> None:
     with pytest.raises(ValueError, match=words):
         lognormal_lengths(*arguments)
@@ -122,7 +130,7 @@ GOOD = '{"arrival": 1, "prompt_tokens": 2, "output_tokens": 3}'
     (GOOD.replace("2", '"2"'), "prompt_tokens is '2': expected a whole number, at least 1"),
     (GOOD.replace("2", "true"), "prompt_tokens is True"), (GOOD.replace("2", "2.0"), "prompt_tokens is 2.0"),
     (GOOD.replace("3", "0"), "output_tokens is 0: expected a whole number, at least 1"),
-    (GOOD.replace("1", "-1"), "arrival is -1: expected seconds, at least 0"),
+    (GOOD.replace("1", "-1"), "arrival is -1: expected seconds, 0 to 1e9"),
     (GOOD.replace("1", "NaN"), "arrival is nan"), (GOOD.replace("1", "1e999"), "arrival is inf"),
     (GOOD.replace("1", "1" + "0" * 400), "arrival is 1000"), (GOOD.replace("1", "null"), "arrival is None"),
     (GOOD[:-1] + ', "follows": 1}', "follows is 1: expected an earlier item, below 1"),
@@ -162,7 +170,10 @@ def test_files_that_are_no_workload_are_refused(tmp_path) -> None:
     ({"count": 0}, "count is 0"), ({"rate": 0}, "rate is 0"), ({"rate": math.inf}, "rate is inf"),
     ({"rate": 1, "cv": -1}, "cv is -1"), ({"turns": 0}, "turns is 0"), ({"think": -1}, "think is -1"),
     ({"prefixes": 2}, "2 prefixes of 0 tokens"), ({"prefix_tokens": 2}, "0 prefixes of 2 tokens"),
-    ({"prefixes": -1}, "prefixes is -1")])
+    ({"prefixes": -1}, "prefixes is -1"), ({"count": 1.5}, "count is 1.5"), ({"rate": "2"}, "rate is '2'"),
+    ({"rate": 1e-320}, "rate is 1e-320: expected requests a second, more than 0, so that all come within 1e7"),
+    ({"think": 1e300, "turns": 2}, "think is 1e\\+300"), ({"turns": math.nan}, "turns is nan"),
+    ({"rate": 1, "cv": "1"}, "cv is '1'")])
 def test_a_workload_that_makes_no_sense_is_refused(arguments, words) -> None:
     with pytest.raises(ValueError, match=words):
         make_workload(**{"count": 4, **arguments})
@@ -170,7 +181,7 @@ def test_a_workload_that_makes_no_sense_is_refused(arguments, words) -> None:
 
 @pytest.mark.parametrize(("arguments", "words"), [
     ((0,), "median is 0"), ((100, -1.0), "sigma is -1"), ((100, 1.0, 50), "maximum is 50: expected at least the"),
-    ((math.inf,), "maximum is")])
+    ((math.inf,), "median is inf"), ((math.nan,), "median is nan"), ((100, 1.0, 200.5), "maximum is 200.5")])
 def test_lengths_that_make_no_sense_are_refused(arguments, words) -> None:
     with pytest.raises(ValueError, match=words):
         Lengths(*arguments)
@@ -183,8 +194,9 @@ def test_token_ids_are_seeded_and_avoid_special_ids() -> None:
     assert ids == workload.own_tokens(3, item, vocab=SPECIAL + 4)
     assert ids != workload.own_tokens(4, item, vocab=SPECIAL + 4)
     assert ids != workload.own_tokens(3, item, vocab=SPECIAL + 4, seed=1)
-    with pytest.raises(ValueError, match=f"vocab is {SPECIAL}"):
-        workload.own_tokens(3, item, vocab=SPECIAL)
+    for vocab in (SPECIAL, 1000.5):
+        with pytest.raises(ValueError, match=f"vocab is {vocab}: expected a whole number, at least {SPECIAL + 1}"):
+            workload.own_tokens(3, item, vocab=vocab)
 
 
 def test_a_prompt_is_prefix_or_history_then_its_own_tokens() -> None:

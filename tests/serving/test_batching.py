@@ -107,7 +107,10 @@ def test_static_batching_waits_for_a_full_batch_and_dynamic_batching_does_not() 
 def test_bad_input_is_refused() -> None:
     llm = tiny_llm()
     for size, timeout, words in ((0, None, "max_size is 0"), (2, -1.0, "timeout is -1.0: expected seconds"),
-                                 (2, float("inf"), "timeout is inf: expected seconds")):
+                                 (2, float("inf"), "timeout is inf: expected seconds"),
+                                 (1.5, None, "max_size is 1.5: expected a whole number"),
+                                 (float("nan"), None, "max_size is nan"), ("2", None, "max_size is '2'"),
+                                 (2, "1", "timeout is '1'"), (2, 1e300, "timeout is 1e\\+300: expected seconds")):
         with pytest.raises(ValueError, match=words):
             batching.serve(llm.model, llm.cache, [], size, timeout)
     with pytest.raises(ValueError, match="asks for 2 answers: expected 1"):

@@ -336,7 +336,12 @@ def test_more_bandwidth_is_never_slower_at_batch_one() -> None:
     ({"route": "prefix-aware"}, "expected replicas with a prefix index"),
     ({"step_time": lambda q, c: -1.0}, "step time is -1.0"), ({"step_time": lambda q, c: math.nan}, "step time is nan"),
     ({"step_time": lambda q, c: math.inf}, "step time is inf"), ({"vocab": 7}, "vocab is 7"),
-    ({"seconds_per_swapped_block": -1}, "seconds_per_swapped_block is -1")])
+    ({"seconds_per_swapped_block": -1}, "seconds_per_swapped_block is -1"),
+    ({"seconds_per_swapped_block": "1"}, "seconds_per_swapped_block is '1'"),
+    ({"replicas": 1.5}, "replicas is 1.5: expected a whole number, at least 1"),
+    ({"replicas": None}, "replicas is None"),
+    ({"margin": math.nan}, "margin is nan: expected a whole number"), ({"margin": "9"}, "margin is '9'"),
+    ({"context": 0}, "context is 0"), ({"context": "9"}, "context is '9'"), ({"vocab": 1e9}, "vocab is 1000000000.0")])
 def test_a_simulation_that_makes_no_sense_is_refused(arguments, words) -> None:
     usual = {"items": [WorkItem(0, 1, 1)], "make_scheduler": Fleet(), "step_time": by_tokens}
     with pytest.raises(ValueError, match=words):

@@ -59,6 +59,9 @@ def test_a_decode_reads_all_weights_and_a_long_prompt_computes() -> None:
 @pytest.mark.parametrize(("arguments", "words"), [
     ({"efficiency": 0}, "efficiency is 0"), ({"efficiency": 1.1}, "efficiency is 1.1"),
     ({"efficiency": math.nan}, "efficiency is nan"), ({"overhead": -1}, "overhead is -1"),
+    ({"efficiency": "1"}, "efficiency is '1'"), ({"efficiency": 1e-320}, "expected a millionth to 1"),
+    ({"overhead": "1"}, "overhead is '1'"), ({"weight_bytes": "2"}, "weight_bytes is '2'"),
+    ({"weight_bytes": 0}, "weight_bytes is 0"), ({"kv_bytes": math.nan}, "kv_bytes is nan"),
     ({"overhead": math.inf}, "overhead is inf"), ({"dtype": "int3"}, "no peak for 'int3'")])
 def test_a_roofline_that_makes_no_sense_is_refused(arguments, words) -> None:
     with pytest.raises(ValueError, match=words):
@@ -127,6 +130,7 @@ def test_between_the_knots_it_goes_straight_and_beyond_the_last_it_goes_on() -> 
     ([([4], [9], 1.0)] * 50, "50 records of 1 sizes"), ([([1, 1], [9], 1.0)], "record 0 has 2 query lengths and 1"),
     ([([], [], 1.0)], "record 0 has 0 query"), ([([3], [2], 1.0)], "record 0 has 3 new tokens in a context of 2"),
     ([([0], [2], 1.0)], "0 new tokens"), ([([1], [2], 0.0)], "record 0 took 0.0"),
+    ([(["1"], [2], 1.0)], "record 0 has 1 new tokens"), ([([1], [2], "1")], "took 1"),
     ([([1], [2], math.nan)], "took nan"), ([([1], [2], math.inf)], "took inf")])
 def test_records_that_cannot_be_fitted_are_refused(records, words) -> None:
     with pytest.raises(ValueError, match=words):
