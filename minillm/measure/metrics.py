@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from minillm.measure.arguments import check_number, is_number
+
 
 def request_metrics(arrival: float, token_times: Sequence[float]) -> tuple[float, float | None, list[float]]:
     """(TTFT, TPOT, ITLs) of one request, in seconds.
@@ -41,8 +43,8 @@ class RequestTimes:
         object.__setattr__(self, "token_times", tuple(self.token_times))
         if not self.token_times:
             raise ValueError("a request has no token times: expected at least one")
-        if not all(map(math.isfinite, (self.arrival, *self.token_times))):
-            raise ValueError("a request's times hold a value that is not finite: expected seconds")
+        if not all(map(is_number, (self.arrival, *self.token_times))):
+            raise ValueError("a request's times hold a value that is not a finite number: expected seconds")
         if self.token_times[0] < self.arrival:
             raise ValueError(f"a token came at {self.token_times[0]}: expected no earlier than its request's arrival, "
                              f"{self.arrival}")
@@ -70,11 +72,19 @@ class RequestTimes:
 
 @dataclass(frozen=True)
 class SLO:
-    """What a request must meet to count as good; None: not asked. `tpot` is met by a request of one token."""
+    """What a request must meet to count as good, in seconds; None: not asked. `tpot` is met by a request of one token.
+
+    Raises ValueError for a limit that is no finite number above 0.
+    """
 
     ttft: float | None = None
     tpot: float | None = None
     e2e: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, limit in (("ttft", self.ttft), ("tpot", self.tpot), ("e2e", self.e2e)):
+            if limit is not None:
+                check_number(name, limit, lambda seconds: seconds > 0, "seconds, more than 0, or None")
 
     def met(self, request: RequestTimes) -> bool:
         """Whether the request meets every limit."""
@@ -86,8 +96,7 @@ def percentile(values: Sequence[float], p: float) -> float:
     """The p-th percentile (0 to 100), linear between neighbours, as numpy's default. ValueError when there are none."""
     if not values:
         raise ValueError("percentile of no values: expected at least one")
-    if not 0 <= p <= 100:
-        raise ValueError(f"percentile is {p}: expected 0 to 100")
+    check_number("p", p, lambda percent: 0 <= percent <= 100, "0 to 100")
     ordered = sorted(values)
     place = (len(ordered) - 1) * p / 100
     below = math.floor(place)

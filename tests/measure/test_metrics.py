@@ -63,10 +63,17 @@ def test_percentiles_are_numpys(values, p) -> None:
 
 @pytest.mark.parametrize("arrival, token_times, words", [
     (0.0, [], "no token times"), (5.0, [4.0], "came at 4.0: expected no earlier"), (0.0, [2.0, 1.0], "at 1.0 follows"),
-    (0.0, [math.nan], "not finite"), (math.inf, [1.0], "not finite")])
+    (0.0, [math.nan], "not a finite"), (math.inf, [1.0], "not a finite"), (0.0, ["1"], "not a finite")])
 def test_times_that_make_no_sense_are_refused(arrival, token_times, words) -> None:
     with pytest.raises(ValueError, match=words):
         RequestTimes(arrival, token_times)
+
+
+@pytest.mark.parametrize("limit", [0, -1, math.nan, math.inf, "1"])
+def test_a_limit_that_makes_no_sense_is_refused(limit) -> None:
+    for name in ("ttft", "tpot", "e2e"):
+        with pytest.raises(ValueError, match=f"{name} is {limit!r}: expected seconds, more than 0"):
+            SLO(**{name: limit})
 
 
 def test_nothing_to_summarize_is_refused() -> None:
