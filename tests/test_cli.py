@@ -114,18 +114,18 @@ def test_no_arguments_show_the_help(run: Callable[..., Ended]) -> None:
     ("generate hello there", "unexpected extra argument"),
     ("generate hello --max-tokens many", "--max-tokens is 'many': expected a valid integer"),
     ("generate hello --model", "--model"),
-    ("generate hello --using magic", "using is 'magic': expected 'exercises'"),
-    ("plan --model llama2-7b", "no model 'llama2-7b': expected 'llama-2-7b'"),
-    ("plan --hardware h10", "no hardware 'h10': expected 'h100'"),
-    ("plan --hardware h100 --bits 5", "bits is 5: expected one of 4, 8, 16, 32"),
-    ("plan --hardware h100 --batch 0", "batch is 0: expected a whole number, 1 to 1000000"),
-    ("plan --hardware h100 --context 100000", "context is 100000: expected a whole number, 1 to 8192"),
-    ("plan --hardware h100 --mean-tokens 9000", "is 9000: expected a whole number, 1 to 4096"),
-    ("generate hello --kv-cache-dtype int3", "kv_cache_dtype is 'int3': expected one of auto, int8"),
-    ("plan --hardware h100 --price -1", "is -1.0: expected dollars per hour"),
-    ("measure --device tpu", "device 'tpu': expected 'cpu' or 'cuda'"),
+    ("generate hello --using magic", "--using is 'magic': expected 'exercises'"),
+    ("plan --model llama2-7b", "--model is 'llama2-7b': expected 'llama-2-7b'"),
+    ("plan --hardware h10", "--hardware is 'h10': expected 'h100'"),
+    ("plan --hardware h100 --bits 5", "--bits is 5: expected one of 4, 8, 16, 32"),
+    ("plan --hardware h100 --batch 0", "--batch is 0: expected a whole number, 1 to 1000000"),
+    ("plan --hardware h100 --context 100000", "--context is 100000: expected a whole number, 1 to 8192"),
+    ("plan --hardware h100 --mean-tokens 9000", "--mean-tokens is 9000: expected a whole number, 1 to 4096"),
+    ("generate hello --kv-cache-dtype int3", "--kv-cache-dtype is 'int3': expected one of auto, int8"),
+    ("plan --hardware h100 --price -1", "--price is -1.0: expected dollars per hour"),
+    ("measure --device tpu", "--device is 'tpu': expected 'cpu' or 'cuda'"),
     ("fetch smolm2", "unknown model 'smolm2': expected smollm2"),
-    ("generate hello --model smolm2", "unknown model 'smolm2': expected smollm2"),
+    ("generate hello --model smolm2", "--model is 'smolm2': expected smollm2"),
 ])
 def test_bad_input_is_one_line_and_exit_2(line: str, expected: str, run: Callable[..., Ended]) -> None:
     ended = run(*line.split())
@@ -268,14 +268,14 @@ def test_generate_sampling_flags_arrive(tiny: str, run: Callable[..., Ended]) ->
 
 
 @pytest.mark.parametrize(("flags", "expected"), [
-    (["--temperature", "-1"], "temperature is -1.0: expected 0"),
-    (["--top-p", "0"], "top_p is 0.0: expected more than 0, at most 1"),
-    (["--top-p", "1.5"], "top_p is 1.5"),
-    (["--min-p", "2"], "min_p is 2.0"),
-    (["--max-tokens", "0"], "max_tokens is 0: expected at least 1"),
-    (["--dtype", "int8"], "dtype is 'int8': expected"),
-    (["--device", "tpu"], "device 'tpu': expected 'cpu' or 'cuda'"),
-    (["--attention", "sdp"], "'sdp': expected one of reference, sdpa"),
+    (["--temperature", "-1"], "--temperature is -1.0: expected 0"),
+    (["--top-p", "0"], "--top-p is 0.0: expected more than 0, at most 1"),
+    (["--top-p", "1.5"], "--top-p is 1.5"),
+    (["--min-p", "2"], "--min-p is 2.0"),
+    (["--max-tokens", "0"], "--max-tokens is 0: expected at least 1\n"),
+    (["--dtype", "int8"], "--dtype is 'int8': expected"),
+    (["--device", "tpu"], "--device is 'tpu': expected 'cpu' or 'cuda'"),
+    (["--attention", "sdp"], "--attention is 'sdp': expected one of reference, sdpa"),
 ])
 def test_generate_refuses_a_bad_value(flags: list[str], expected: str, tiny: str, run: Callable[..., Ended]) -> None:
     ended = run("generate", "hello", "--model", tiny, *flags)
@@ -430,7 +430,7 @@ def test_triton_without_a_gpu_is_refused_before_a_model_is_fetched(run: Callable
     for line in ("generate hello", "chat", "bench", "generate hello --using exercises"):
         ended = run(*line.split(), "--device", "cpu", "--attention", "triton")
         assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
-        assert "attention backend is 'triton' on cpu: expected a GPU (or TRITON_INTERPRET=1" in ended.err
+        assert "--attention is 'triton' on cpu: expected a GPU (or TRITON_INTERPRET=1" in ended.err
     assert fetched == []
 
 

@@ -7,13 +7,16 @@ Each module of this folder has a `register(app)`, and imports torch only inside 
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 import typer.core
+from typer.main import get_command
 
 import minillm
 from minillm.cli import bench, doctor, generation, kernels, machine, models, simulate, tour
@@ -60,8 +63,9 @@ for room in (tour, models, generation, bench, simulate, machine, kernels, doctor
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: `sys.argv[1:]`) and return its exit code; never raises for bad input."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = app(args=None if argv is None else list(argv), prog_name="minillm", standalone_mode=False)
+        code = app(args=arguments, prog_name="minillm", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
@@ -71,25 +75,57 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except Exception as error:
-        line, code = explain(error)
+        line, code = explain(error, flags_of(arguments[0]) if arguments else {})
         if line is None:
             raise
         print(line, file=sys.stderr)
         return code
 
 
-def explain(error: Exception) -> tuple[str | None, int]:
-    """The one line that an error becomes, and its exit code; None for a defect of ours, which keeps its traceback."""
+def explain(error: Exception, flags: dict[str, str]) -> tuple[str | None, int]:
+    """The one line that an error becomes, and its exit code; None for a defect of ours, which keeps its traceback.
+
+    flags: as `flags_of` gives them.
+    """
     if hasattr(error, "format_message"):  # what typer raises for a wrong command line
-        return usage_line(error), 2
+        return shortened(usage_line(error)), 2
     text = " ".join(str(error).split())
     if isinstance(error, ValueError):
-        return f"minillm: {text}", 2
+        return f"minillm: {shortened(naming_flags(text, flags))}", 2
     if isinstance(error, OSError):
         return f"minillm: {text}", 1
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return f"minillm: out of memory: expected a model and context that fit ({text or 'none left'})", 1
     return None, 1
+
+
+# arguments of Python that have another name than their flags
+OTHER_NAMES = {"attention backend": "attention", "weight_bits": "bits", "price_per_hour": "price", "cv": "burstiness",
+               "scheduling_policy": "policy", "swap_space_bytes": "swap_space",
+               "kv_cache_memory_bytes": "kv_cache_memory"}
+
+
+@functools.cache
+def flags_of(command: str) -> dict[str, str]:
+    """What an error calls an argument of this command, and its flag: {'max_tokens': '--max-tokens', …}."""
+    found = get_command(app).commands.get(command)
+    options = {p.name: p.opts[0] for p in found.params if p.opts[0].startswith("-")} if found else {}
+    return options | {name: options[own] for name, own in OTHER_NAMES.items() if own in options}
+
+
+def naming_flags(text: str, flags: dict[str, str]) -> str:
+    """`rate is 0.0: …` as `--rate is 0.0: …`: what Python calls an argument, the command line calls a flag."""
+    if "model" in flags:
+        text = re.sub("^unknown model '", "model is '", text)
+    name = text.partition(" is ")[0]
+    if name not in flags:
+        return text
+    return flags[name] + text.removeprefix(name).removesuffix(", or None")
+
+
+def shortened(text: str) -> str:
+    """Without the middle of what nobody wants to read: 400 letters or digits typed as a value."""
+    return re.sub(r"\w{100,}", lambda found: f"{found[0][:30]}… ({len(found[0])} characters)", text)
 
 
 def usage_line(error: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import sys
 import time
@@ -15,7 +14,7 @@ import typer
 
 from minillm.cli import figures
 from minillm.cli.engine import Using, loaded
-from minillm.cli.flags import Goal, Limits, Work, changed, items_of, takes
+from minillm.cli.flags import MOST_SEQUENCES, Goal, Limits, Work, at_most, changed, items_of, takes
 from minillm.cli.generation import Attention, Device, Dtype, KVCacheDtype, Model
 from minillm.cli.lines import bytes_of, console, duration, print_json
 from minillm.cli.machine import AsJson
@@ -118,17 +117,20 @@ def patience(batching: str, timeout: float | None, limits: EngineLimits) -> floa
 
     Raises ValueError for a kind of batching that is none, or a flag that it has no use for.
     """
+    from minillm.measure.arguments import check_seconds
+
     if batching not in BATCHINGS:
         raise ValueError(f"--batching is '{batching}': expected one of {', '.join(BATCHINGS)}")
     if timeout is not None and batching != "dynamic":
         raise ValueError(f"--timeout and --batching {batching}: expected --batching dynamic")
-    if timeout is not None and not 0 <= timeout < math.inf:
-        raise ValueError(f"--timeout is {timeout}: expected seconds, at least 0")
+    if timeout is not None:
+        check_seconds("--timeout", timeout)
     useless = [flag for flag in changed(limits, LIMITS) if flag != "--max-num-seqs"]
     if useless and batching != "continuous":
         raise ValueError(f"{useless[0]} and --batching {batching}: expected --batching continuous")
-    if limits.max_num_seqs < 1:
-        raise ValueError(f"--max-num-seqs is {limits.max_num_seqs}: expected at least 1")
+    if batching == "continuous":
+        limits.check()
+    at_most("--max-num-seqs", limits.max_num_seqs, MOST_SEQUENCES)
     return (TIMEOUT if timeout is None else timeout) if batching == "dynamic" else None
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minillm.cli.lines import note
-from minillm.cli.models import check_device, ensure
+from minillm.cli.models import check_device, check_model, ensure
 
 if TYPE_CHECKING:
     from minillm.course.exchange import Report
@@ -28,19 +28,20 @@ def load(model: str, dtype: str, device: str | None, attention: str, kv_cache_dt
 
     Raises ValueError for a name, dtype, device, backend or KV dtype that is none.
     """
-    check(device, attention, kv_cache_dtype)
+    check(model, device, attention, kv_cache_dtype)
     ensure(model)
     from minillm.llm import LLM
 
     return LLM(model, dtype=dtype, device=device, attention=attention, kv_cache_dtype=kv_cache_dtype, **options)
 
 
-def check(device: str | None, attention: str, kv_cache_dtype: str) -> None:
-    """Raises ValueError for a device, backend or KV dtype that is none or cannot run here; nothing is fetched yet."""
+def check(model: str, device: str | None, attention: str, kv_cache_dtype: str) -> None:
+    """Raises ValueError for a model, device, backend or KV dtype that can be none here; nothing is fetched yet."""
     from minillm.attention import backends, triton_backend
     from minillm.cache import build
     from minillm.measure.hardware import best_device
 
+    check_model(model)
     backends.check_backend(attention)
     build.check(16, kv_cache_dtype, "hash")
     check_device(device)
@@ -90,7 +91,7 @@ def loaded(model: str, dtype: str, device: str | None, attention: str, using: st
     Not where kernels are interpreted, which takes minutes and says nothing of how fast they are.
     """
     check_using(using)
-    check(device, attention, kv_cache_dtype)
+    check(model, device, attention, kv_cache_dtype)
     timed = using is not None and not interpreted(attention)
     ours = speed(load(model, dtype, device, attention, kv_cache_dtype, **options)) if timed else None
     with exchanged(using) as report:

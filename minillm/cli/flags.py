@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from minillm.measure.metrics import SLO
     from minillm.measure.workload import Lengths, WorkItem
 
+MOST_REQUESTS = 10**6  # with their follow-ups: what a workload's items take in memory
+MOST_SEQUENCES = 10**5  # that run at once: far more than any GPU holds
+MOST_TOKENS = 10**9  # of a prompt or an output
 TAIL = 4  # a log-normal length is cut at so many medians: with σ = 1, one in twelve
 
 
@@ -80,6 +83,14 @@ class Limits:
     kv_cache_memory: Annotated[str | None, Option(metavar="SIZE", help="Memory for K and V, such as 200MB. Default: "
                                                   "what is needed, as far as it is free.")] = None
 
+    def check(self) -> None:
+        """Raises ValueError for limits of a step that leave no room for a token of each sequence."""
+        at_most("--max-num-seqs", self.max_num_seqs, MOST_SEQUENCES)
+        at_most("--max-num-batched-tokens", self.max_num_batched_tokens, MOST_TOKENS)
+        if self.max_num_seqs > self.max_num_batched_tokens:
+            raise ValueError(f"--max-num-seqs is {self.max_num_seqs}: expected at most --max-num-batched-tokens, "
+                             f"{self.max_num_batched_tokens}, a token for each that decodes")
+
 
 @dataclass(frozen=True)
 class Goal:
@@ -94,7 +105,7 @@ class Goal:
         from minillm.measure.metrics import SLO
 
         for flag, limit in (("--slo-ttft", self.slo_ttft), ("--slo-tpot", self.slo_tpot)):
-            if limit is not None and not limit > 0:
+            if limit is not None and not 0 < limit < math.inf:
                 raise ValueError(f"{flag} is {limit}: expected seconds, more than 0")
         return None if self.slo_ttft is None and self.slo_tpot is None else SLO(self.slo_ttft, self.slo_tpot)
 
@@ -109,17 +120,34 @@ def items_of(work: Work, usual: Work) -> list[WorkItem]:
         also = [flag for flag in changed(work, usual) if flag not in ("--workload", "--save", "--seed")]
         if also:
             raise ValueError(f"{also[0]} and --workload: expected one of the two, the file says it all")
-        items = workload.load(work.workload)
+        items = _named("--workload", lambda: workload.load(work.workload))
     if work.save is not None:
-        workload.save(work.save, items)
+        _named("--save", lambda: workload.save(work.save, items))
     return items
+
+
+def _named(flag: str, call: Callable[[], Any]) -> Any:
+    """What it returns; a ValueError of it begins with the flag."""
+    try:
+        return call()
+    except ValueError as error:
+        raise ValueError(f"{flag}: {error}") from None
+
+
+def at_most(flag: str, value: int, most: int) -> None:
+    """Raises ValueError for a value outside of 1 to `most`."""
+    if not 1 <= value <= most:
+        raise ValueError(f"{flag} is {value}: expected 1 to {most:,}")
 
 
 def _make(work: Work) -> list[WorkItem]:
     from minillm.measure import workload
 
-    if work.requests < 1:
-        raise ValueError(f"--requests is {work.requests}: expected at least 1")
+    at_most("--requests", work.requests, MOST_REQUESTS)
+    at_most("--turns", work.turns, MOST_REQUESTS // work.requests)
+    if (work.prefixes == 0) != (work.prefix_tokens == 0):
+        raise ValueError(f"--prefixes is {work.prefixes} and --prefix-tokens is {work.prefix_tokens}: expected both to "
+                         "be 0 or neither")
     if not 0 <= work.burstiness <= 100:
         raise ValueError(f"--burstiness is {work.burstiness}: expected 0 to 100")
     if work.rate == math.inf and work.burstiness != 1:
@@ -136,8 +164,10 @@ def _make(work: Work) -> list[WorkItem]:
 def _lengths(flag: str, median: int, sigma: float, maximum: int | None) -> Lengths:
     from minillm.measure.workload import Lengths
 
-    if median < 1:
-        raise ValueError(f"{flag} is {median}: expected at least 1")
+    at_most(flag, median, MOST_TOKENS)
+    longest = flag.replace("--", "--max-")
     if maximum is not None and maximum < median:
-        raise ValueError(f"{flag.replace('--', '--max-')} is {maximum}: expected at least {flag}, {median}")
+        raise ValueError(f"{longest} is {maximum}: expected at least {flag}, {median}")
+    if maximum is not None:
+        at_most(longest, maximum, MOST_TOKENS)
     return Lengths(median, sigma, TAIL * median if maximum is None else maximum)

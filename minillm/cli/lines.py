@@ -57,10 +57,13 @@ def size(count: float) -> str:
 
 
 def bytes_of(flag: str, text: str) -> int:
-    """What `size` prints, read: 512MB, 1.5 GB, 2GiB, or a number of bytes. Raises ValueError for anything else."""
+    """What `size` prints, read: 512MB, 1.5 GB, 2GiB, or a number of bytes; of 15 digits at most, a petabyte.
+
+    Raises ValueError for anything else.
+    """
     units = {"": 1, "b": 1, **{f"{p}b": 1000**n for n, p in enumerate("kmgt", 1)},
              **{f"{p}ib": 1024**n for n, p in enumerate("kmgt", 1)}}
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([a-z]*)", text.strip().lower())
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) *([a-z]*)", text.strip().lower())
     if found is None or found[2] not in units:
         raise ValueError(f"{flag} is '{text}': expected a size such as 512MB or 2GiB")
     return int(float(found[1]) * units[found[2]])

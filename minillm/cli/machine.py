@@ -10,7 +10,7 @@ import typer
 
 from minillm.cli.engine import Using, exchanged
 from minillm.cli.lines import closest, console, duration, note, print_json, size, table
-from minillm.cli.models import check_device
+from minillm.cli.models import check_device, check_model
 
 if TYPE_CHECKING:
     from minillm.measure.hardware import Accelerator, Machine
@@ -118,6 +118,7 @@ def find_shape(name: str) -> ModelShape:
     known = "smollm2-135m" if name == "smollm2" else name.split("/")[-1].lower()
     if known in shape.KNOWN_SHAPES:
         return shape.ModelShape(**asdict(shape.KNOWN_SHAPES[known]))  # anew: the reader's class, where it is exchanged
+    check_model(name)
     path = Path(name).expanduser()
     if path.is_dir():
         from minillm.model import config_files
@@ -128,7 +129,7 @@ def find_shape(name: str) -> ModelShape:
         from minillm.model.gguf import read_gguf
 
         return read_gguf(path).config.shape()
-    raise ValueError(f"no model '{name}': expected {closest(known, ['smollm2', *shape.KNOWN_SHAPES])}, "
+    raise ValueError(f"--model is '{name}': expected {closest(known, ['smollm2', *shape.KNOWN_SHAPES])}, "
                      "a folder with a config.json, or a .gguf file")
 
 
@@ -140,7 +141,7 @@ def find_hardware(name: str) -> Accelerator | Machine:
     if known in DATASHEETS:
         return DATASHEETS[known]
     if known != "this":
-        raise ValueError(f"no hardware '{name}': expected {closest(known, ['this', *DATASHEETS])}")
+        raise ValueError(f"--hardware is '{name}': expected {closest(known, ['this', *DATASHEETS])}")
     note(MEASURING)
     return measure_machine()
 

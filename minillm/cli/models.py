@@ -60,12 +60,24 @@ def ensure(name: str) -> None:
 
 
 def check_device(device: str | None) -> None:
-    """Raises ValueError, one line, for a device that torch does not know or does not see here."""
+    """Raises ValueError, one line, for a --device that torch does not know or does not see here."""
     import torch
 
     if device is None or device == "cpu":
         return
     if device.split(":")[0] != "cuda":
-        raise ValueError(f"device '{device}': expected 'cpu' or 'cuda'")
+        raise ValueError(f"--device is '{device}': expected 'cpu' or 'cuda'")
     if not torch.cuda.is_available():
-        raise ValueError(f"device '{device}': expected 'cpu', since torch sees no GPU here (minillm doctor says why)")
+        raise ValueError(f"--device is '{device}': expected 'cpu', since torch sees no GPU here (minillm doctor says "
+                         "why)")
+
+
+def check_model(name: str) -> None:
+    """Raises ValueError for a --model that can be no name and no path on this machine."""
+    try:
+        Path(name).expanduser().exists()
+        possible = name.strip() != ""
+    except (OSError, RuntimeError):  # too long for a path; or of a user (~name) whom nobody knows
+        possible = False
+    if not possible:
+        raise ValueError(f"--model is '{name}': expected a known name, a hub id, or the path of a folder or .gguf file")

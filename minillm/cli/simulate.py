@@ -10,7 +10,7 @@ import typer
 
 from minillm.cli import figures
 from minillm.cli.engine import Using, exchanged
-from minillm.cli.flags import Goal, Limits, Work, items_of, takes
+from minillm.cli.flags import Goal, Limits, Work, at_most, items_of, takes
 from minillm.cli.lines import bytes_of, console, print_json, size
 from minillm.cli.machine import AsJson, find_hardware, find_shape
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from minillm.serving.simulator import Simulation
     from minillm.serving.step_times import StepTime
 
+MOST_REPLICAS = 1000
 WORK = Work(requests=500, rate=10.0, prompt_tokens=512, output_tokens=128)
 LIMITS = Limits(max_num_seqs=256, max_num_batched_tokens=2048)
 
@@ -38,6 +39,13 @@ class Cluster:
     efficiency: Annotated[float, typer.Option(help="Share of the roofline that a step reaches; 1: what none can "
                                               "beat.")] = 1.0
     overhead: Annotated[float, typer.Option(help="Seconds that every step takes besides.")] = 0.0
+
+
+    def check(self) -> None:
+        """Raises ValueError for a flag that another makes useless, or more replicas than are sensible."""
+        at_most("--replicas", self.replicas, MOST_REPLICAS)
+        if self.margin != Cluster.margin and self.route in ("round-robin", "least-loaded"):
+            raise ValueError(f"--margin and --route {self.route}: expected --route prefix-aware")
 
 
 CLUSTER = Cluster()
@@ -88,8 +96,8 @@ def simulate(
     """
     from minillm.measure import plan as planning
 
-    if cluster.margin != CLUSTER.margin and cluster.route in ("round-robin", "least-loaded"):
-        raise ValueError(f"--margin and --route {cluster.route}: expected --route prefix-aware")
+    cluster.check()
+    limits.check()
     slo, shape, sheet = goal.slo(), find_shape(model), find_hardware(hardware)
     made = planning.plan(shape, sheet, weight_bits=bits, kv_bits=kv_bits)
     blocks, items = blocks_of(made, limits), items_of(work, WORK)
