@@ -42,9 +42,12 @@ def note(text: str) -> None:
 
 
 def closest(name: str, names: Sequence[str]) -> str:
-    """`'generate'` for 'genrate'; all the names, in order, when none is near."""
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    return " or ".join(f"'{n}'" for n in near) if near else "one of " + ", ".join(names)
+    """`'generate'` for 'genrate' or 'gen'; all the names, in order, when none is near."""
+    bare = {n.lstrip("-"): n for n in names}  # the dashes that all flags begin with make none of them alike
+    typed = name.lstrip("-")
+    begun = [n for n in bare if len(typed) > 2 and n.startswith(typed)]
+    near = begun or difflib.get_close_matches(typed, bare, n=3, cutoff=0.7)
+    return " or ".join(f"'{bare[n]}'" for n in near[:3]) if near else "one of " + ", ".join(names)
 
 
 def size(count: float) -> str:
