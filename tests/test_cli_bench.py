@@ -14,7 +14,7 @@ from rich.console import Console
 from tiny import tiny_llm
 
 from minillm.cli import bench, flags, main, simulate, watch
-from minillm.cli.lines import bytes_of
+from minillm.cli.lines import bytes_of, count_of
 from minillm.measure import workload
 from minillm.measure.workload import WorkItem
 from minillm.serving import batching
@@ -246,6 +246,15 @@ def test_a_flag_group_is_a_commands_own_flags() -> None:
     command(**{name: p.default for name, p in parameters.items()} | {"seed": 3})
     assert seen == {"work": flags.Work(requests=7, seed=3), "other": 1}
     assert flags.changed(seen["work"], flags.Work()) == ["--requests", "--seed"]
+
+
+def test_one_is_no_plural(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Ended]) -> None:
+    assert [count_of(n, "token") for n in (0, 1, 2, 2048)] == ["0 tokens", "1 token", "2 tokens", "2,048 tokens"]
+    monkeypatch.setattr("torch.get_num_threads", lambda: 1)
+    out = " ".join(run("bench", "--requests", "1", "--max-num-seqs", "1", "--prompt-tokens", "4", "--output-tokens",
+                       "2", "--sigma", "0", "--max-num-batched-tokens", "1").out.split())
+    assert "(cpu, 1 thread): 1 request, all at once" in out
+    assert "at most 1 sequence and 1 token a step" in out
 
 
 @pytest.mark.parametrize(("text", "expected"), [("512", 512), ("2kB", 2000), ("1.5 GB", 1_500_000_000),

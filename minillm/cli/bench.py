@@ -16,7 +16,7 @@ from minillm.cli import figures
 from minillm.cli.engine import Using, loaded
 from minillm.cli.flags import MOST_SEQUENCES, Goal, Limits, Work, at_most, changed, items_of, takes
 from minillm.cli.generation import Attention, Device, Dtype, KVCacheDtype, Model
-from minillm.cli.lines import bytes_of, console, duration, print_json
+from minillm.cli.lines import bytes_of, console, count_of, duration, print_json
 from minillm.cli.machine import AsJson
 from minillm.cli.watch import Board, drawing
 
@@ -289,12 +289,12 @@ def show(run: Run, items: Sequence[WorkItem], slo: SLO | None, told: dict[str, A
     from minillm.measure.metrics import summarize
 
     out = console()
-    threads = f", {told['threads']} threads" if told["device"] == "cpu" else ""
+    threads = f", {count_of(told['threads'], 'thread')}" if told["device"] == "cpu" else ""
     out.print(f"[bold]{told['model']}[/] in {told['dtype']} on [bold]{told['machine']}[/] ({told['device']}{threads}): "
               f"{figures.described(items)}")
-    room = f", {told['kv_blocks']:,} KV blocks" if "kv_blocks" in told else ""
-    budget = f" and {told['max_num_batched_tokens']:,} tokens a step" if room else ""
-    out.print(f"{told['batching']} batching: at most {told['max_num_seqs']} sequences{budget}{room}")
+    room = f", {count_of(told['kv_blocks'], 'KV block')}" if "kv_blocks" in told else ""
+    budget = f" and {count_of(told['max_num_batched_tokens'], 'token')} a step" if room else ""
+    out.print(f"{told['batching']} batching: at most {count_of(told['max_num_seqs'], 'sequence')}{budget}{room}")
     if run.times:
         summary = summarize(run.times, slo)
         out.print(figures.latencies("measured", summary))

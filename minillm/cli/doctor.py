@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from minillm.cli.lines import console, print_json, size, table
+from minillm.cli.lines import console, count_of, print_json, size, table
 
 OK, MISSING, SKIPPED = "ok", "missing", "skipped"
 SMOLLM2_PEAK = 1.2e9  # bytes: 538 MB of float32 weights, 113 MB of a packed head, and what importing torch takes
@@ -114,7 +114,7 @@ def _torch() -> Finding:
     except (ImportError, OSError) as error:
         return Finding("torch", MISSING, " ".join(str(error).split())[:200], "make learn LAB=0")
     build = next((f"{name} {v}" for name, v in (("CUDA", torch.version.cuda), ("ROCm", torch.version.hip)) if v), "CPU")
-    found = f"{torch.__version__}, {build} build, {torch.get_num_threads()} threads"
+    found = f"{torch.__version__}, {build} build, {count_of(torch.get_num_threads(), 'thread')}"
     if tuple(int(n) for n in re.findall(r"\d+", torch.__version__)[:2]) < (2, 11):
         return Finding("torch", MISSING, f"{found}: expected 2.11 or later", "pip install 'torch>=2.11'")
     return Finding("torch", OK, found)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from minillm.cli.lines import duration, table
+from minillm.cli.lines import count_of, duration, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +23,7 @@ def described(items: Sequence[WorkItem]) -> str:
     first = [item.arrival for item in items if item.follows is None]
     when = f" over {duration(max(first))}" if max(first) else ", all at once"
     later = f", and {len(items) - len(first):,} that follow one" if len(first) < len(items) else ""
-    return f"{len(first):,} request{'s' if len(first) > 1 else ''}{when}{later}"
+    return f"{count_of(len(first), 'request')}{when}{later}"
 
 
 def latencies(label: str, summary: Summary) -> Table:

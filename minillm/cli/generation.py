@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minillm.cli.engine import Using, loaded
-from minillm.cli.lines import duration, note, print_json
+from minillm.cli.lines import count_of, duration, note, print_json
 
 if TYPE_CHECKING:
     from minillm.decoding.sampling import SamplingParams
@@ -117,7 +117,8 @@ def chat(
 
 def converse(llm: LLM, start: list[dict[str, str]], params: SamplingParams) -> None:
     """Read lines, stream answers, until /exit or the end of the input."""
-    note(f"{llm.loaded.path.stem}, {llm.max_model_len:,} tokens of context. /exit leaves, /reset starts afresh.")
+    note(f"{llm.loaded.path.stem}, {count_of(llm.max_model_len, 'token')} of context. /exit leaves, /reset starts "
+         "afresh.")
     messages = list(start)
     for line in typed_lines():
         if line == "/exit":
@@ -194,7 +195,8 @@ def timing_line(output: RequestOutput) -> str:
     """`[9 tokens from a prompt of 37: TTFT 98 ms, TPOT 51 ms, 19.6 tokens/s]`: the rate is decode's, 1 / TPOT."""
     times, answer = output.times, output.outputs[0]
     cached = f", {output.num_cached_tokens} of them cached" if output.num_cached_tokens else ""
-    line = f"{len(answer.token_ids)} tokens from a prompt of {times.prompt_tokens}{cached}: TTFT {duration(times.ttft)}"
+    made = count_of(len(answer.token_ids), "token")
+    line = f"{made} from a prompt of {times.prompt_tokens}{cached}: TTFT {duration(times.ttft)}"
     if times.tpot is not None:
         line += f", TPOT {duration(times.tpot)}, {1 / times.tpot:.1f} tokens/s"
     return f"[{line}{', cut at --max-tokens or the context' if answer.finish_reason == 'length' else ''}]"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from minillm.cli.lines import console, note, print_json, table
+from minillm.cli.lines import console, count_of, note, print_json, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -101,7 +101,7 @@ def _rows(name: str, reports: list[Report]) -> Table:
         column.min_width = width
     for r in reports:
         fit = r.occupancy()
-        launch = f"{r.chip}: {_count(r.num_warps, 'warp')}, {_count(r.num_stages, 'stage')}"
+        launch = f"{r.chip}: {count_of(r.num_warps, 'warp')}, {count_of(r.num_stages, 'stage')}"
         # of several kinds of spill the largest figure; what each is stands below the tables
         shown.add_row(launch, str(r.registers), str(max(r.spills.values())), _kib(r.shared_bytes),
                       f"{fit.warps}/{fit.max_warps}", _limit(fit.limit), "+".join(r.instructions) or "-")
@@ -116,7 +116,3 @@ def _limit(named: str) -> str:
 
 def _kib(count: int) -> str:
     return f"{count} B" if count < 1024 else f"{count / 1024:.3g} K"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("s" if number > 1 else "")

@@ -50,6 +50,11 @@ def closest(name: str, names: Sequence[str]) -> str:
     return " or ".join(f"'{bare[n]}'" for n in near[:3]) if near else "one of " + ", ".join(names)
 
 
+def count_of(count: int, what: str) -> str:
+    """`1 thread`, `2,048 tokens`."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def size(count: float) -> str:
     """Bytes in the decimal units of datasheets: 538 MB, 13.5 GB."""
     for unit in ("B", "kB", "MB", "GB"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from minillm.cli.engine import Using, exchanged
-from minillm.cli.lines import closest, console, duration, note, print_json, size, table
+from minillm.cli.lines import closest, console, count_of, duration, note, print_json, size, table
 from minillm.cli.models import check_device, check_model
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def measure(
 
 
 def _show_machine(machine: Machine, ridges: dict[str, float]) -> None:
-    threads = f", {machine.threads} threads" if machine.device == "cpu" else ""
+    threads = f", {count_of(machine.threads, 'thread')}" if machine.device == "cpu" else ""
     moves = table("memory", "GB/s")
     moves.add_row("read (what a decode step lives on)", f"{machine.read_bandwidth / 1e9:.1f}")
     moves.add_row("copy (bytes read plus bytes written)", f"{machine.copy_bandwidth / 1e9:.1f}")
@@ -150,15 +150,15 @@ def _show_plan(made: Plan) -> None:
     memory = table("memory", "size")
     memory.add_row("weights", f"{size(made.weight_bytes)} of {size(made.memory_bytes)}")
     memory.add_row("KV cache, one token", size(made.kv_bytes_per_token))
-    memory.add_row(f"KV cache, {made.batch} × {made.context:,} tokens",
+    memory.add_row(f"KV cache, {made.batch} × {count_of(made.context, 'token')}",
                    size(made.kv_bytes_per_token * made.context * made.batch))
-    memory.add_row(f"requests of {made.context:,} tokens that fit", f"{made.requests_that_fit:,}")
+    memory.add_row(f"requests of {count_of(made.context, 'token')} that fit", f"{made.requests_that_fit:,}")
     kept = table("KV cache kept in", "one token", f"contiguous: {made.context:,} reserved",
                  f"paged: {made.mean_tokens:,} held")
     for row in made.capacities:
         kept.add_row(row.kept_as, size(row.bytes_per_token), f"{row.contiguous:,}", f"{row.paged:,}")
     times = table("predicted, at best", "time", "tokens/s", "bound by")
-    times.add_row(f"TTFT: prefill of {made.context:,} tokens", duration(made.prefill.seconds),
+    times.add_row(f"TTFT: prefill of {count_of(made.context, 'token')}", duration(made.prefill.seconds),
                   f"{made.context / made.prefill.seconds:,.0f}", made.prefill.bound)
     times.add_row(f"TPOT: decode, {made.batch} at a time", duration(made.decode.seconds),
                   f"{made.tokens_per_second:,.0f}", made.decode.bound)
@@ -173,5 +173,5 @@ def _show_plan(made: Plan) -> None:
         out.print(f"${made.dollars_per_million_tokens:.3g} per million output tokens "
                   f"at ${made.price_per_hour:g} an hour.")
     if not made.fits:
-        out.print(f"[bold]Does not fit:[/] {made.batch} requests of {made.context:,} tokens, where "
-                  f"{made.requests_that_fit:,} fit beside the weights and a tenth left free.")
+        out.print(f"[bold]Does not fit:[/] {count_of(made.batch, 'request')} of {count_of(made.context, 'token')}, "
+                  f"where {made.requests_that_fit:,} fit beside the weights and a tenth left free.")

@@ -11,7 +11,7 @@ import typer
 from minillm.cli import figures
 from minillm.cli.engine import Using, exchanged
 from minillm.cli.flags import Goal, Limits, Work, at_most, items_of, takes
-from minillm.cli.lines import bytes_of, console, print_json, size
+from minillm.cli.lines import bytes_of, console, count_of, print_json, size
 from minillm.cli.machine import AsJson, find_hardware, find_shape
 
 if TYPE_CHECKING:
@@ -176,8 +176,8 @@ def show(found: Simulation, counted: Counted, items: Sequence[WorkItem], slo: SL
     out = console()
     count = f"{told['replicas']} × " if told["replicas"] > 1 else ""
     out.print(f"[bold]{told['model']}[/] on [bold]{count}{told['hardware']}[/], simulated: {told['weight_bits']}-bit "
-              f"weights, {told['kv_bits']}-bit KV cache in {told['kv_blocks']:,} blocks{' each' if count else ''}; "
-              f"{figures.described(items)}")
+              f"weights, {told['kv_bits']}-bit KV cache in {count_of(told['kv_blocks'], 'block')}"
+              f"{' each' if count else ''}; {figures.described(items)}")
     out.print(f"Step time: roofline of its FLOPs and bytes / {told['efficiency']:g} (efficiency) + "
               f"{told['overhead_s']:g} s (overhead). Left out: whatever else real kernels, launches, sampling and "
               "networks cost.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minillm.cli.lines import console, duration, note, print_json, size, table
+from minillm.cli.lines import console, count_of, duration, note, print_json, size, table
 from minillm.cli.machine import MEASURING
 from minillm.cli.models import ensure
 
@@ -144,7 +144,7 @@ def _machine(llm: LLM, out: Console) -> Machine:
     out.print("\n[bold]2. What this machine can do[/]\n")
     note(MEASURING)
     machine = measure_machine(llm.device)
-    threads = f", {machine.threads} threads" if machine.device == "cpu" else ""
+    threads = f", {count_of(machine.threads, 'thread')}" if machine.device == "cpu" else ""
     dtype = str(llm.model.dtype).removeprefix("torch.")
     out.print(f"{machine.name}{threads}: reads {machine.read_bandwidth / 1e9:.1f} GB/s from memory and computes "
               f"{machine.peak_flops[dtype] / 1e9:,.0f} GFLOP/s in {dtype}, measured {machine.date}.")
@@ -155,7 +155,7 @@ def _show_rows(rows: list[Row], machine: Machine, llm: LLM, out: Console) -> Non
     out.print("\n[bold]3. Predicted, then measured[/]\n")
     out.print("TTFT, time to first token: the prompt goes through the model at once (prefill).\n"
               "TPOT, time per output token: then one token a step (decode).\n"
-              "Predicted: FLOPs and bytes of the step, counted, over what this machine can do.")
+              "Predicted: FLOPs and bytes of the step, count_of, over what this machine can do.")
     shown = table("prompt", "TTFT predicted", "measured", "ratio", "TPOT predicted", "measured", "ratio")
     for row in rows:
         shown.add_row(str(row.prompt_tokens), duration(row.predicted_ttft.seconds), duration(row.ttft),

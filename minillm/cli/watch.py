@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from minillm.cli.lines import duration
+from minillm.cli.lines import count_of, duration
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -113,7 +113,7 @@ class Board:
         lines += [self._slot(number, seq) for number, seq in enumerate(shown)]
         if len(shown) < len(self.slots):
             busy = sum(seq is not None for seq in self.slots[len(shown):])
-            lines.append(Text(f"      and {len(self.slots) - len(shown)} slots more, {busy} of them busy"))
+            lines.append(Text(f"      and {count_of(len(self.slots) - len(shown), 'slot')} more, {busy} of them busy"))
         if self.blocks:
             lines.append(self._pool())
         return Group(*lines, *(Text(line) for line in self._summary()))

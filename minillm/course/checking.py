@@ -179,4 +179,5 @@ def _lines(printed: bytes) -> tuple[str, ...]:
     """The first lines printed, each cut to a terminal's width."""
     lines = printed[:100_000].decode("utf-8", "replace").splitlines()
     shown = [line if len(line) <= 110 else line[:109] + "…" for line in lines[:SHOWN_LINES]]
-    return (*shown, f"… ({len(lines) - SHOWN_LINES} lines more)") if len(lines) > SHOWN_LINES else tuple(shown)
+    more = len(lines) - SHOWN_LINES
+    return (*shown, f"… ({more} line{'s' if more > 1 else ''} more)") if more > 0 else tuple(shown)

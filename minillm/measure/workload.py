@@ -267,7 +267,8 @@ def _check_shared(prefixes: int, prefix_tokens: int) -> None:
     check_whole("prefixes", prefixes, 0)
     check_whole("prefix_tokens", prefix_tokens, 0)
     if bool(prefixes) != bool(prefix_tokens):
-        raise ValueError(f"{prefixes} prefixes of {prefix_tokens} tokens: expected both to be 0 or neither")
+        raise ValueError(f"prefixes is {prefixes} and prefix_tokens is {prefix_tokens}: expected both to be 0 or "
+                         "neither")
 
 
 def _seed(seed: int, what: str) -> int:
