@@ -248,6 +248,14 @@ def test_a_flag_group_is_a_commands_own_flags() -> None:
     assert flags.changed(seen["work"], flags.Work()) == ["--requests", "--seed"]
 
 
+def test_help_says_what_its_words_mean(run: Callable[..., Ended]) -> None:
+    told = " ".join(run("simulate", "--help").out.split())
+    for words in ("log-normal (most are short, a few very long)", "Copies of the model, each on a machine of its own",
+                  "Which replica takes a request: round-robin (in turn)"):
+        assert words in told
+    assert "log-normal (most are short, a few very long)" in " ".join(run("bench", "--help").out.split())
+
+
 def test_one_is_no_plural(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Ended]) -> None:
     assert [count_of(n, "token") for n in (0, 1, 2, 2048)] == ["0 tokens", "1 token", "2 tokens", "2,048 tokens"]
     monkeypatch.setattr("torch.get_num_threads", lambda: 1)

@@ -59,7 +59,8 @@ class Work:
                                         "0: a clock; more: bursts.")] = 1.0
     prompt_tokens: Annotated[int, Option(help="Median length of a prompt.")] = 64
     output_tokens: Annotated[int, Option(help="Median length of an output.")] = 32
-    sigma: Annotated[float, Option(help="Spread of both: σ of the logarithm (log-normal). 0: all alike.")] = 1.0
+    sigma: Annotated[float, Option(help="Spread of both lengths, which are log-normal (most are short, a few "
+                                   "very long): σ of their logarithm. 0: all alike.")] = 1.0
     max_prompt_tokens: Annotated[int | None, Option(help="Longest prompt. Default: 4 medians.")] = None
     max_output_tokens: Annotated[int | None, Option(help="Longest output. Default: 4 medians.")] = None
     prefixes: Annotated[int, Option(help="Each prompt begins with one of so many shared texts.")] = 0

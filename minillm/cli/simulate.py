@@ -32,10 +32,12 @@ LIMITS = Limits(max_num_seqs=256, max_num_batched_tokens=2048)
 class Cluster:
     """How many machines, how the router spreads requests, and how well they run."""
 
-    replicas: Annotated[int, typer.Option(help="Equal machines behind one router.")] = 1
-    route: Annotated[str, typer.Option(help="round-robin, least-loaded or prefix-aware.")] = "round-robin"
-    margin: Annotated[int, typer.Option(help="Tokens that a replica may be busier than the least and still be chosen, "
-                                        "for prefix-aware.")] = 4096
+    replicas: Annotated[int, typer.Option(help="Copies of the model, each on a machine of its own, behind one "
+                                          "router.")] = 1
+    route: Annotated[str, typer.Option(help="Which replica takes a request: round-robin (in turn), least-loaded or "
+                                       "prefix-aware (who knows most of its prompt).")] = "round-robin"
+    margin: Annotated[int, typer.Option(help="For prefix-aware: tokens that a replica may have more to do than the "
+                                        "idlest and still be chosen.")] = 4096
     efficiency: Annotated[float, typer.Option(help="Share of the roofline that a step reaches; 1: what none can "
                                               "beat.")] = 1.0
     overhead: Annotated[float, typer.Option(help="Seconds that every step takes besides.")] = 0.0
