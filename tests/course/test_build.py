@@ -196,6 +196,13 @@ def used_names(tree: ast.Module) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in written}
 
 
+def test_the_last_hint_of_a_step_of_the_scheduler_leaves_most_lines_to_write() -> None:
+    (e,) = [e for e in catalogue.EXERCISES if e.id == "3.4"]
+    answer = [line.strip() for t in e.targets for line in source.without_marks(source.read(t))]
+    hinted = [line.strip() for line in e.hints[2].splitlines() if line.strip() in answer]
+    assert len(hinted) <= sum(source.answer_lines(source.read(t), e.id) for t in e.targets) / 2
+
+
 def test_hints_do_not_name_what_does_not_exist() -> None:
     """The code of every third hint, its blank filled with a name, is Python."""
     for e in catalogue.EXERCISES:
