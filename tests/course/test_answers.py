@@ -76,6 +76,7 @@ def test_no_message_is_a_dump(exercise: Exercise) -> None:
         for label, text in result.facts:
             assert len(text) <= 330, (path.name, label, text)
             assert "tensor(" not in text
+            assert "Sequence(seq_id=" not in text
             assert "\n" not in text
         assert len(result.picture) <= 12
         assert all(len(line) <= 100 for line in result.picture)

@@ -24,6 +24,13 @@ INDEXES = {"none": lambda pool: None, "hash": HashIndex, "radix": RadixIndex}
 NAMES = ("computes:", "samples:", "copies:", "starts:", "preempts:", "then run:", "wait:", "hold blocks:")
 
 
+class Named(scheduler.Sequence):
+    """Printed, also in the message of an error, by the name that the case gives it."""
+
+    def __repr__(self) -> str:
+        return f"sequence {name(self.seq_id)}"
+
+
 @dataclass(frozen=True)
 class Come:
     """A request: who, tokens of its prompt, tokens to make; the step before which it comes, its priority, and how many
@@ -38,8 +45,8 @@ class Come:
 
     def sequence(self) -> scheduler.Sequence:
         number = 10 * "abcd".index(self.name)
-        forks = [scheduler.Sequence(number + 2, self._prompt(), self.second)] if self.second else []
-        return scheduler.Sequence(number + 1, self._prompt(), self.makes, self.priority, forks=forks)
+        forks = [Named(number + 2, self._prompt(), self.second)] if self.second else []
+        return Named(number + 1, self._prompt(), self.makes, self.priority, forks=forks)
 
     def _prompt(self) -> list[int]:
         return [1 + "abcd".index(self.name)] * self.prompt  # no two begin alike

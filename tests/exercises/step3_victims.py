@@ -38,7 +38,7 @@ def victim_cases() -> list[Case]:
 
 def chosen(function: Callable[..., Any], running: list[tuple[str, tuple[int, int, int], int, int]]) -> Any:
     """The name of the one chosen; ids are given by arrival, as the engine does, answers after their first."""
-    made = {name: sequence(*of) for name, *of in running}
+    made = {name: sequence(name, *of) for name, *of in running}
     handed = list(made.values())
     came = function(handed)
     if handed != list(made.values()):
@@ -46,11 +46,20 @@ def chosen(function: Callable[..., Any], running: list[tuple[str, tuple[int, int
     return next((name for name, seq in made.items() if seq is came), came)
 
 
-def sequence(order: tuple[int, int, int], tokens: int, preemptions: int) -> scheduler.Sequence:
-    seq = scheduler.Sequence(10 * order[1] + order[2] + 1, [0] * 3, 20, priority=order[0])
+class Named(scheduler.Sequence):
+    """Printed, also in the message of an error, by the name that the case gives it."""
+
+    name = ""
+
+    def __repr__(self) -> str:
+        return f"sequence {self.name}"
+
+
+def sequence(name: str, order: tuple[int, int, int], tokens: int, preemptions: int) -> scheduler.Sequence:
+    seq = Named(10 * order[1] + order[2] + 1, [0] * 3, 20, priority=order[0])
     seq.token_ids += [0] * (tokens - 3)
     seq.num_computed_tokens, seq.order, seq.state = tokens - 1, order, "running"
-    seq.num_preemptions = preemptions
+    seq.num_preemptions, seq.name = preemptions, name
     return seq
 
 
@@ -152,18 +161,22 @@ def blocks_for(tokens: list[int]) -> int:
     return -(-len(tokens) // SIZE)
 
 
+class NoCrowd(ValueError):
+    """What the reader's function returns is not (num_blocks, left, arriving)."""
+
+
 def read(crowd: Any) -> Crowd:
-    """Raises ValueError for what is not (num_blocks, left, arriving)."""
+    """Raises NoCrowd for what is not (num_blocks, left, arriving)."""
     def tokens(value: Any) -> bool:
         return isinstance(value, (list, tuple)) and all(type(token) is int for token in value)
 
     if not isinstance(crowd, (list, tuple)) or len(crowd) != 3:
-        raise ValueError(f"your function returns {crowd!r}: expected (num_blocks, left, arriving)"[:150])
+        raise NoCrowd(f"your function returns {crowd!r}: expected (num_blocks, left, arriving)"[:150])
     num_blocks, left, arriving = crowd
     if type(num_blocks) is not int or not tokens(left):
-        raise ValueError(f"num_blocks and left are {num_blocks!r} and {left!r}: expected a number, token ids"[:150])
+        raise NoCrowd(f"num_blocks and left are {num_blocks!r} and {left!r}: expected a number, token ids"[:150])
     if not isinstance(arriving, (list, tuple)) or not all(map(tokens, arriving)):
-        raise ValueError(f"arriving is {arriving!r}: expected a list of prompts, each a list of token ids"[:150])
+        raise NoCrowd(f"arriving is {arriving!r}: expected a list of prompts, each a list of token ids"[:150])
     return num_blocks, list(left), list(map(list, arriving))
 
 
@@ -198,6 +211,12 @@ HUNT = Check(
     call=crowds,
     names=("the bug shows:", "tokens:"),
     mistakes=(
+        Mistake(
+            "no-crowd",
+            "Three things: how many blocks there are, the tokens left as one list, and the prompts as a list of lists, "
+            "one for each request that comes.",
+            when=lambda outcomes: isinstance(outcomes[0].error, NoCrowd),
+        ),
         Mistake(
             "no-token",
             "Each prompt has a token at least: there would be nothing to compute.",

@@ -1,6 +1,6 @@
 """One prompt not a list."""
 
-DIAGNOSIS = "exception"
+DIAGNOSIS = "no-crowd"
 
 
 def smallest_crowd():

@@ -1,6 +1,6 @@
 """Only the prompts."""
 
-DIAGNOSIS = "exception"
+DIAGNOSIS = "no-crowd"
 
 
 def smallest_crowd():
