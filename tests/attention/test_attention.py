@@ -126,9 +126,7 @@ def test_the_triton_backend_is_the_reference_for_a_whole_ragged_batch(window) ->
 
 
 def test_the_triton_backend_is_refused_where_no_kernel_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    import triton
-
-    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(ValueError, match="attention backend is 'triton' on cpu: expected a GPU"):
         triton_backend.check("cpu")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)

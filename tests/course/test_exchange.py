@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -252,7 +254,8 @@ def test_each_function_serves_where_the_catalogue_says(smollm2, clone: Workspace
         clone.file(step).write_text(clone.file(step).read_text() + SPY.format(names=names))
     calls = tmp_path / "calls"
     monkeypatch.setenv("CALLS", str(calls))
-    monkeypatch.setattr(zoo, "load", lambda *args, **kwargs: smollm2)
+    model = replace(smollm2, model=copy.deepcopy(smollm2.model))  # an LLM packs what it loads
+    monkeypatch.setattr(zoo, "load", lambda *args, **kwargs: model)
     monkeypatch.setattr(cli.engine, "ensure", lambda model: None)
     monkeypatch.setattr(cli.engine, "PROBE_TOKENS", 2)
     monkeypatch.setattr(exchange.checking, "check", lambda place, exercises: [
