@@ -5,13 +5,17 @@ loads from or stores to is noted. An access outside of a tensor does no harm, bu
 chance is NaN here (1,000,003 in integers), the same every time: what is loaded outside, what is masked off without
 `other`, and what torch.empty gives. So a result that is right by luck on one machine is wrong here.
 
-Triton has no such thing of its own. This takes the place of three of its interpreter's methods, whose arguments are the
-same in Triton 3.6 to 3.9; tests/course/test_tracing.py guards that.
+Nor is `if` right by luck: the interpreter takes every block of more than one element for true, where a compiled kernel
+is refused. `no_truth_of_blocks` refuses it here.
+
+Triton has no such thing of its own. This takes the place of four of its interpreter's functions, whose arguments are
+the same in Triton 3.6 to 3.9; tests/course/test_tracing.py guards that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
+
+from minillm.course.triton_errors import BLOCK_TRUTH
 
 ROOM = 1024  # elements before and after each tensor
 CHANCE = 1_000_003  # small enough to be multiplied by a stride within 32 bits, and no number of a block
@@ -120,15 +126,25 @@ def record() -> Iterator[Trace]:
     trace, builder = Trace(), interpreter.InterpreterBuilder
     with (_instead(interpreter.InterpretedFunction, "run", _launching, trace),
           _instead(builder, "create_masked_load", _loading, trace),
-          _instead(builder, "create_masked_store", _storing, trace), NothingByChance(), np.errstate(all="ignore")):
+          _instead(builder, "create_masked_store", _storing, trace), no_truth_of_blocks(), NothingByChance(),
+          np.errstate(all="ignore")):
         yield trace
 
 
 @contextlib.contextmanager
-def _instead(holder: type, name: str, made: Callable[[Callable, Trace], Callable], trace: Trace) -> Iterator[None]:
-    """While this lasts, a method is what `made` makes of it."""
+def no_truth_of_blocks() -> Iterator[None]:
+    """While this lasts, no block in an interpreted kernel is true or false: TypeError, as when it is compiled."""
+    from triton.runtime import interpreter
+
+    with _instead(interpreter, "_patch_lang_tensor", _without_truth):
+        yield
+
+
+@contextlib.contextmanager
+def _instead(holder: Any, name: str, made: Callable[..., Callable], *more: Any) -> Iterator[None]:
+    """While this lasts, a function or method is what `made` makes of it."""
     original = getattr(holder, name)
-    setattr(holder, name, made(original, trace))
+    setattr(holder, name, made(original, *more))
     try:
         yield
     finally:
@@ -182,6 +198,24 @@ def _storing(original: Callable, trace: Trace) -> Callable:
         return original(builder, pointers, value, type(mask)(active & there, mask.dtype), *rest)
 
     return store
+
+
+def _without_truth(original: Callable) -> Callable:
+    """The interpreter's _patch_lang_tensor, which gives blocks their methods, and takes them back later."""
+    def patch(tensor: type, *scope: Any) -> None:
+        original(tensor, *scope)
+        lenient = tensor.__bool__
+
+        def truth(block: Any) -> bool:
+            # Triton's own code asks whether a block is there by its truth
+            ours = sys._getframe(1).f_globals.get("__name__", "").startswith("triton.")
+            if block.type.is_block() and not ours:
+                raise TypeError(BLOCK_TRUTH)
+            return lenient(block)
+
+        tensor.__bool__ = truth
+
+    return patch
 
 
 def _chance(values: np.ndarray, dtype: Any) -> Any:

@@ -1,7 +1,8 @@
 """Checks of Triton kernels: the result is compared, and whether every load and store was inside of a tensor.
 
 What is right only by chance is NaN here: see `tracing`. A check is made with `kernel_check`, its mistakes with `gives`
-(a formula in torch for the result) and `strays` (right, but not inside).
+(a formula in torch for the result) and `strays` (right, but not inside). An error of Triton's is explained by
+`triton_errors`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,18 @@ from typing import Any
 
 import torch
 
-from minillm.course import pictures, tracing
+from minillm.course import pictures, tracing, triton_errors
 from minillm.course.checks import Case, Check, Mistake, Outcome
 from minillm.course.compare import difference
 
 NAN = float("nan")
+
+
+class KernelCheck(Check):
+    """A check that also says what an error of Triton's means."""
+
+    def diagnose(self, outcomes: Sequence[Outcome], failed: Outcome) -> Mistake | None:
+        return triton_errors.meaning(failed) or super().diagnose(outcomes, failed)
 
 
 def watched(function: Callable[..., torch.Tensor], **args: Any) -> tuple[torch.Tensor, str]:
@@ -60,29 +68,40 @@ def gives(formula: Callable[..., torch.Tensor]) -> Callable[[Sequence[Outcome]],
     return predicate
 
 
-def strays(kinds: str, times: Callable[..., int] | None = None) -> Callable[[Sequence[Outcome]], bool]:
-    """A predicate: results are right, but there are loads, stores or both outside; `times` of them, if given."""
+def strays(kinds: str, times: Callable[..., int] | None = None,
+           among: Callable[..., bool] = lambda **args: True) -> Callable[[Sequence[Outcome]], bool]:
+    """A predicate: results are right, but there are loads, stores or both outside; `times` of them, if given.
+
+    among: which cases these are in.
+    """
     def predicate(outcomes: Sequence[Outcome]) -> bool:
         failed = next(o for o in outcomes if not o.right)
         found = " and ".join(kind for kind in ("load", "store") if kind in failed.came[1])
         counts = [sum(map(int, re.findall(r"\d+", o.came[1]))) for o in outcomes]
         return (found == kinds and all(difference(o.expected[0], o.came[0], 1e-5) is None for o in outcomes)
+                and all(among(**o.case.args) for o, count in zip(outcomes, counts) if count)
                 and (times is None or counts == [times(**o.case.args) for o in outcomes]))
 
     return predicate
 
 
 def kernel_check(exercise: str, cases: Callable[[], Sequence[Case]], *mistakes: Mistake,
-           given: Callable[..., dict[str, Any]] = lambda **args: args) -> Check:
+                 given: Callable[..., dict[str, Any]] = lambda **args: args) -> KernelCheck:
     """A check that calls a launcher. `given`: what it is handed in a case, made of the case's arguments."""
-    return Check(
+    return KernelCheck(
         exercise,
         cases,
         mistakes,
         names=("result", "accesses:"),
+        telling=True,
         call=lambda function, **args: watched(function, **given(**args)),
         draw=lambda ours, theirs, args: pictures.draw(ours, theirs, given(**args)),
     )
+
+
+def all_inside(outcomes: Sequence[Outcome]) -> bool:
+    """Whether no case loads or stores outside."""
+    return all(o.came[1] == "all inside" for o in outcomes)
 
 
 NO_KERNEL = Mistake(

@@ -42,6 +42,20 @@ def fill_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
     tl.store(out_ptr + at, tl.load(x_ptr + at, mask=at < 0, other=7))
 
 
+@triton.jit
+def if_kernel(x_ptr, BLOCK: tl.constexpr):
+    """Decides once for all of a block, which no compiled kernel may."""
+    at = tl.arange(0, BLOCK)
+    if at > 0:
+        tl.store(x_ptr + at, 1.0)
+
+
+@triton.jit
+def if_one_kernel(x_ptr, BLOCK: tl.constexpr):
+    if tl.sum(tl.load(x_ptr + tl.arange(0, BLOCK)), axis=0) > 0:
+        tl.store(x_ptr, 5.0)
+
+
 def touched(counts: np.ndarray) -> dict[int, int]:
     """{place: times}, places counted from the tensor's first element."""
     return {int(place) - ROOM: int(counts[place]) for place in np.flatnonzero(counts)}
@@ -140,6 +154,24 @@ def test_afterwards_triton_is_as_it_was() -> None:
     assert list(inspect.signature(before[0]).parameters) == ["self", "args", "grid", "warmup", "kwargs"]
     assert list(inspect.signature(before[1]).parameters)[:4] == ["self", "ptrs", "mask", "other"]
     assert list(inspect.signature(before[2]).parameters)[:4] == ["self", "ptrs", "value", "mask"]
+
+
+@pytest.mark.parametrize("block", [1, 4])
+def test_a_block_is_neither_true_nor_false_but_one_number_is(block: int) -> None:
+    from triton.runtime import interpreter
+
+    x, patch = torch.ones(block), interpreter._patch_lang_tensor
+    with tracing.record() as trace:
+        with pytest.raises(interpreter.InterpreterError, match="a block is neither true nor false"):
+            if_kernel[(1,)](x, BLOCK=block)
+        if_one_kernel[(1,)](x, BLOCK=block)
+        fill_kernel[(1,)](x, x, BLOCK=block)  # Triton's own code asks whether `other` is true
+    assert trace.told() == "all inside"
+    assert interpreter._patch_lang_tensor is patch
+    assert list(inspect.signature(patch).parameters)[:1] == ["tensor"]
+    if block > 1:
+        if_kernel[(1,)](x, BLOCK=block)  # as Triton has it
+    assert x.tolist() == [1] * block if block > 1 else [7]
 
 
 def test_no_launch_is_said_and_compiled_kernels_are_refused() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from minillm.course.checks import Case, Mistake
-from minillm.course.triton_checks import NAN, NO_KERNEL, all_nan, gives, kernel_check, strays
+from minillm.course.triton_checks import NAN, NO_KERNEL, all_inside, all_nan, gives, kernel_check, strays
 
 
 def at_places(values: torch.Tensor, places: Sequence[int]) -> torch.Tensor:
@@ -39,8 +39,14 @@ ADD = kernel_check(
     "4.1",
     add_cases,
     Mistake(
+        "nothing-stored",
+        "Nothing arrives in out. Is the sum stored, and is it stored to out_ptr?",
+        when=lambda outcomes: gives(lambda x, y, block: all_nan(x))(outcomes) and all_inside(outcomes),
+    ),
+    Mistake(
         "first-block-only",
-        "Every program does the elements of the first block: the program's number has to come into it.",
+        "Every program does the elements of the first block: the program's number, tl.program_id(0), has to come into "
+        "it.",
         when=gives(lambda x, y, block: at_places(x + y, range(block))),
     ),
     Mistake(
@@ -79,9 +85,19 @@ ADD = kernel_check(
         when=gives(lambda x, y, block: torch.cat([(x + y)[-block:], all_nan(x)])[: len(x)]),
     ),
     Mistake(
-        "nothing-stored",
-        "Nothing arrives in out. Is the sum stored, and is it stored to out_ptr?",
-        when=gives(lambda x, y, block: all_nan(x)),
+        "second-block-first",
+        "Programs are counted from 0, and so are elements: program 0 begins at place 0.",
+        when=gives(lambda x, y, block: at_places(x + y, range(block, len(x)))),
+    ),
+    Mistake(
+        "one-tensor-twice",
+        "One of the two is added to itself: each is loaded by its own pointer.",
+        when=gives(lambda x, y, block: x + x),
+    ),
+    Mistake(
+        "one-tensor-twice",
+        "One of the two is added to itself: each is loaded by its own pointer.",
+        when=gives(lambda x, y, block: y + y),
     ),
     NO_KERNEL,
 )
@@ -96,7 +112,7 @@ def gaps_cases() -> list[Case]:
     return [
         case("one full block", [2, 3, 5, 9], 4),
         case("two full blocks", [2, 3, 5, 9], 2),
-        case("a block with one element too few", [2, 3, 5], 4),
+        case("a block that is half full", [2, 3], 4),
         case("the second block half full", [2, 3, 5, 9, 10, 17], 4),
         case("the second block with one element", [2, 3, 5, 9, 10], 4),
         case("one element", [4], 2),
@@ -117,6 +133,18 @@ def first_is_nan(times: torch.Tensor, block: int) -> torch.Tensor:
     return torch.cat([times.new_full((1,), NAN), gap(times)[1:]])
 
 
+def only(times: torch.Tensor, kept: Callable[[torch.Tensor], torch.Tensor], value: float = NAN) -> torch.Tensor:
+    """The gaps at the places that are kept, `value` at the others."""
+    return torch.where(kept(torch.arange(len(times))), gap(times), value).to(times.dtype)
+
+
+def masked_by_place_in_block(times: torch.Tensor, block: int) -> int:
+    """Accesses outside if the mask is tl.arange(0, BLOCK) < count: now, before and out, of each block."""
+    places = torch.arange(len(times) + short(times, block))
+    chosen = places[places % block < len(times)]
+    return 2 * int((chosen >= len(times)).sum()) + int((chosen > len(times)).sum())
+
+
 GAPS = kernel_check(
     "4.2",
     gaps_cases,
@@ -127,9 +155,42 @@ GAPS = kernel_check(
     ),
     Mistake(
         "no-other",
-        "Where the mask is off and no `other` is given, a value is anything at all: the first element has such a "
-        "neighbour.",
+        "The first element is anything at all. Is it stored? And where a mask is off and no `other` is given, what is "
+        "loaded is anything: other=0.0 for its neighbour.",
         when=gives(first_is_nan),
+    ),
+    Mistake(
+        "first-block-only",
+        "Every program does the elements of the first block: the program's number, tl.program_id(0), has to come into "
+        "it.",
+        when=gives(lambda times, block: only(times, lambda at: at < block)),
+    ),
+    Mistake(
+        "first-element-lost",
+        "Element 0 is there: only what stands before it is not. The two loads have masks of their own.",
+        when=gives(lambda times, block: only(times, lambda at: at > 0, 0.0)),
+    ),
+    Mistake(
+        "last-element-lost",
+        "There are `count` elements, 0 to count - 1: the last one is below count too.",
+        when=gives(lambda times, block: only(times, lambda at: at < len(times) - 1)),
+    ),
+    Mistake(
+        "second-without-neighbour",
+        "Only place 0 has no neighbour; that of place 1 is place 0.",
+        when=gives(lambda times, block: torch.where(torch.arange(len(times)) == 1, times, gap(times))),
+    ),
+    Mistake(
+        "nothing-before",
+        "No neighbour is subtracted: its mask is off everywhere. & binds more tightly than < and >, so each comparison "
+        "stands in parentheses.",
+        when=gives(lambda times, block: times),
+    ),
+    Mistake(
+        "a-block-before",
+        "The neighbour is one place before, not BLOCK places: the block before overlaps with this one.",
+        when=gives(lambda times, block: torch.cat([times[:1], times[1:] - torch.cat(
+            [all_nan(times)[: block - 1], times])[: len(times) - 1]])),
     ),
     Mistake(
         "each-block-from-zero",
@@ -150,6 +211,12 @@ GAPS = kernel_check(
         "mask-one-too-far",
         "There are `count` elements, 0 to count - 1: place `count` is not one of them.",
         when=strays("load and store", lambda times, block: 2 * min(1, short(times, block))),
+    ),
+    Mistake(
+        "mask-in-the-block",
+        "The mask asks where an element is in its block. Which of all elements it is, program number included, has to "
+        "be below count.",
+        when=strays("load and store", masked_by_place_in_block),
     ),
     Mistake(
         "no-mask",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -86,10 +87,37 @@ def wide_sum(x: torch.Tensor) -> torch.Tensor:
     return x.float().sum(1)
 
 
+def place_below_width(x: torch.Tensor, gap: int) -> torch.Tensor:
+    """x with 0 where the place in memory, not the column, is width or more."""
+    places = torch.arange(len(x))[:, None] * (x.shape[1] + gap) + torch.arange(x.shape[1])
+    return torch.where(places < x.shape[1], x, 0)
+
+
+def sums_apart(x: torch.Tensor, gap: int) -> torch.Tensor:
+    """The sums, stored as far apart as the rows; what falls outside of out is lost."""
+    out = torch.full((len(x),), NAN)
+    kept = wide_sum(x)[: -(-len(x) // (x.shape[1] + gap))]
+    out[:: x.shape[1] + gap] = kept
+    return out
+
+
 ROW_SUM = kernel_check(
     "4.3",
     sum_cases,
     *row_mistakes(wide_sum),
+    Mistake(
+        "mask-of-places",
+        "The mask is for columns: columns < width. Where a row lies in memory says nothing about its end, and row 1 "
+        "lies behind `width` places already.",
+        when=gives(lambda x, gap: wide_sum(place_below_width(x, gap))),
+    ),
+    Mistake(
+        "mask-by-row-stride",
+        "row_stride is how far rows lie apart; how many elements they have is width, and what lies between two rows is "
+        "none of theirs.",
+        when=gives(lambda x, gap: wide_sum(from_memory(x, gap, lambda row: row * (x.shape[1] + gap),
+                                                       min(x.shape[1] + gap, block_of(x))))),
+    ),
     Mistake(
         "no-mask",
         "A block has more columns than a row: what follows is summed too. A mask, and other=0.0, leave it out.",
@@ -123,6 +151,17 @@ ROW_SUM = kernel_check(
         "All programs store in the same place, and the last one stays: row i has its sum at place i of out.",
         when=gives(lambda x, gap: torch.cat([wide_sum(x)[-1:], torch.full((len(x) - 1,), NAN)])),
     ),
+    Mistake(
+        "sums-apart",
+        "row_stride is how x lies. out has one number a row, side by side: row i has its sum at place i.",
+        when=gives(sums_apart),
+    ),
+    Mistake(
+        "block-stored",
+        "A row has one sum, and it goes to one place: out_ptr + row. To a block of places it is stored many times, "
+        "over those of others.",
+        when=strays("store"),
+    ),
     NO_KERNEL,
     given=apart,
 )
@@ -154,6 +193,20 @@ def as_out_rows(x: torch.Tensor, gap: int) -> torch.Tensor:
     return out[: x.numel()].view(x.shape)
 
 
+def by_powers_of_zero(x: torch.Tensor) -> torch.Tensor:
+    """Softmax whose largest value may be the 0 behind the row: all powers are too small to tell."""
+    powers = torch.exp(x - padded(x, 0.0).amax(1, keepdim=True))
+    return powers / powers.sum(1, keepdim=True)
+
+
+def rows_over_each_other(x: torch.Tensor) -> torch.Tensor:
+    """Right rows, each stored one place behind the one before."""
+    out = torch.full((len(x) + x.shape[1],), NAN)
+    for row, values in enumerate(soft(x)):
+        out[row : row + x.shape[1]] = values
+    return torch.cat([out, torch.full((x.numel(),), NAN)])[: x.numel()].view(x.shape)
+
+
 SOFTMAX = kernel_check(
     "4.4",
     softmax_cases,
@@ -183,6 +236,17 @@ SOFTMAX = kernel_check(
                                                    block_of(x)))[:, : x.shape[1]]),
     ),
     Mistake(
+        "padding-is-the-largest",
+        "Zeros behind the row are larger than everything in a row below zero: then all powers come out as 0. Minus "
+        "infinity is never the largest.",
+        when=gives(lambda x, gap: by_powers_of_zero(x)),
+    ),
+    Mistake(
+        "base-two",
+        "Softmax is of powers of e: tl.exp. Powers of 2 are those only for x times log2(e).",
+        when=gives(lambda x, gap: soft(x * math.log(2))),
+    ),
+    Mistake(
         "not-divided",
         "These are the powers: softmax divides them by their sum.",
         when=gives(lambda x, gap: torch.exp(x - x.amax(1, keepdim=True))),
@@ -198,10 +262,15 @@ SOFTMAX = kernel_check(
         when=gives(as_out_rows),
     ),
     Mistake(
+        "out-rows-by-one",
+        "A row of out has `width` elements: row 1 begins at place width, not at place 1, over row 0.",
+        when=gives(lambda x, gap: rows_over_each_other(x)),
+    ),
+    Mistake(
         "store-without-mask",
         "Columns that a row does not have are stored too: over the next row, and behind the last one. A store needs a "
         "mask.",
-        when=strays("store"),
+        when=strays("store", among=lambda x, gap: block_of(x) > x.shape[1]),
     ),
     NO_KERNEL,
     given=apart,

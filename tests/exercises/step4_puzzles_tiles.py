@@ -22,8 +22,8 @@ def matmul_cases() -> list[Case]:
     opposite = torch.tensor([[300.0], [300.0], [-299.0], [-299.0]], dtype=torch.float16)
     return [
         case("one tile", 2, 2, 2),
-        case("two tiles along K", 2, 4, 2),
         case("four tiles of one element", 1, 4, 1, block=1),
+        case("two tiles along K", 2, 4, 2),
         case("a tile that K does not fill", 2, 3, 2),
         case("a tile that is larger than everything", 1, 1, 1),
         case("two tiles of rows, the second not filled", 3, 2, 2),
@@ -67,6 +67,40 @@ def rows_of_memory(x: torch.Tensor, step: int, rows: int, columns: int) -> torch
     return torch.stack([memory[row * step : row * step + columns] for row in range(rows)])
 
 
+def tiles_summed(a: torch.Tensor, b: torch.Tensor, block: int, starts: range) -> torch.Tensor:
+    """The products of the tiles that begin at these places along K, summed."""
+    return sum((a[:, start : start + block].float() @ b[start : start + block].float() for start in starts),
+               torch.zeros(len(a), b.shape[1])).to(a.dtype)
+
+
+def one_by_one(a: torch.Tensor, b: torch.Tensor, block: int) -> torch.Tensor:
+    """What comes of a loaded at rows * K + inner: in a tile, column j of each row is that of row j."""
+    k = torch.arange(a.shape[1])
+    padded = torch.cat([a, a.new_zeros(block, a.shape[1])])
+    return product(torch.stack([padded[row // block * block + k % block, k] for row in range(len(a))]), b)
+
+
+Step = Callable[[torch.Tensor, torch.Tensor, int], int]
+
+
+def strides(a: Step = lambda a, b, block: a.shape[1], b: Step = lambda a, b, block: b.shape[1]) -> Callable:
+    """A formula: the product if rows of a and of b were taken to lie this far apart."""
+    step_a, step_b = a, b
+
+    def formula(a: torch.Tensor, b: torch.Tensor, block: int) -> torch.Tensor:
+        return product(rows_of_memory(a, step_a(a, b, block), *a.shape),
+                       rows_of_memory(b, step_b(a, b, block), *b.shape))
+
+    return formula
+
+
+OTHER_STEPS = (  # the sizes that a stride is mistaken for: M, K, N, BLOCK, 1
+    lambda a, b, block: a.shape[0], lambda a, b, block: a.shape[1], lambda a, b, block: b.shape[1],
+    lambda a, b, block: block, lambda a, b, block: 1)
+A_ROWS = "Rows of a lie K apart, as many as it has columns."
+B_ROWS = "Rows of b lie N apart, as many as it has columns."
+
+
 def outside_too(formula: Callable[..., torch.Tensor]) -> Callable[[Sequence[Outcome]], bool]:
     """The formula's result, with loads outside."""
     return lambda outcomes: gives(formula)(outcomes) and any("load" in o.came[1] for o in outcomes)
@@ -76,8 +110,19 @@ MATMUL = kernel_check(
     "4.5",
     matmul_cases,
     Mistake(
+        "tiles-one-apart",
+        "The loop counts tiles, and each begins BLOCK elements behind the one before, not one.",
+        when=gives(lambda a, b, block: tiles_summed(a, b, block, range(-(-a.shape[1] // block)))),
+    ),
+    Mistake(
+        "start-times-block",
+        "range(0, K, BLOCK) counts elements already: a tile begins at start, not at start times BLOCK.",
+        when=gives(lambda a, b, block: tiles_summed(a, b, block, range(0, a.shape[1] * block, block * block))),
+    ),
+    Mistake(
         "first-tile-only",
-        "One tile along K is done: the sum goes over all of them.",
+        "Only the first tile along K counts: the sum goes over all of them, and columns of a and rows of b exist below "
+        "K.",
         when=gives(lambda a, b, block: product(a[:, :block], b[:block])),
     ),
     Mistake(
@@ -85,6 +130,17 @@ MATMUL = kernel_check(
         "Each tile's product takes the place of the one before: they are to be added up.",
         when=gives(lambda a, b, block: product(a[:, (a.shape[1] - 1) // block * block :],
                                                b[(a.shape[1] - 1) // block * block :])),
+    ),
+    Mistake(
+        "no-column-of-rows",
+        "rows and inner meet one by one here, not each with each: a tile of addresses is a column, rows[:, None], and "
+        "a row, inner[None, :], added.",
+        when=gives(one_by_one),
+    ),
+    Mistake(
+        "element-by-element",
+        "* multiplies element by element. The product of two tiles, rows by columns, is tl.dot.",
+        when=gives(lambda a, b, block: a * b if a.shape == b.shape else all_nan(product(a, b))),
     ),
     Mistake(
         "same-tile-each-time",
@@ -124,16 +180,10 @@ MATMUL = kernel_check(
         "b lies row after row: one step along K is N elements, one step along the columns is one.",
         when=gives(lambda a, b, block: product(a, b.reshape(b.shape[1], b.shape[0]).T)),
     ),
-    Mistake(
-        "rows-of-a-by-N",
-        "Rows of a lie K apart, as many as it has columns.",
-        when=gives(lambda a, b, block: product(rows_of_memory(a, b.shape[1], *a.shape), b)),
-    ),
-    Mistake(
-        "rows-of-b-by-K",
-        "Rows of b lie N apart, as many as it has columns.",
-        when=gives(lambda a, b, block: product(a, rows_of_memory(b, b.shape[0], *b.shape))),
-    ),
+    *(Mistake("rows-of-a", A_ROWS, when=gives(strides(a=step))) for step in OTHER_STEPS),
+    *(Mistake("rows-of-b", B_ROWS, when=gives(strides(b=step))) for step in OTHER_STEPS),
+    *(Mistake("rows-of-both", A_ROWS + " " + B_ROWS, when=gives(strides(one, other)))
+      for one in OTHER_STEPS for other in OTHER_STEPS),
     Mistake(
         "load-without-mask",
         "A tile may go over the last row of a, or the last column of b. That is not stored, so the result is right, "
@@ -183,10 +233,54 @@ def page(table: torch.Tensor, place: int, size: int, offset: int) -> int | None:
     return int(table[place]) * size + offset if place < len(table) else None
 
 
+def pages_by_token(slot: Callable[[int, int, int], int]) -> Callable[..., torch.Tensor]:
+    """The table asked for the token itself, and slot(block, token, block_size) made of the answer."""
+    return gathers(lambda token, table, size: slot(int(table[token]), token, size) if token < len(table) else None)
+
+
+def by_padded_width(blocks: torch.Tensor, table: torch.Tensor, length: int) -> torch.Tensor:
+    """A slot's values looked for at slot times WIDTH."""
+    size, width = blocks.shape[1:]
+    values = torch.cat([blocks.flatten(), torch.full((3 * blocks.numel() + 64,), NAN)])
+    begins = [(int(table[token // size]) * size + token % size) * (1 << (width - 1).bit_length())
+              for token in range(length)]
+    return torch.stack([values[begin : begin + width] for begin in begins])
+
+
+def stored_apart(blocks: torch.Tensor, table: torch.Tensor, length: int,
+                 place: Callable[[int, int, int], int]) -> torch.Tensor:
+    """The right tokens, each stored from value place(token, slot, width) of out on; what falls outside is lost."""
+    size, width = blocks.shape[1:]
+    slots = [int(table[token // size]) * size + token % size for token in range(length)]
+    out = torch.full((4 * blocks.numel() + 4 * length * width + 64,), NAN)
+    for token, slot in enumerate(slots):
+        begin = place(token, slot, width)
+        out[begin : begin + width] = blocks.flatten(0, 1)[slot]
+    return out[: length * width].view(length, width)
+
+
+def columns_of_a_block(blocks: torch.Tensor, table: torch.Tensor, length: int) -> torch.Tensor:
+    """Right, but only BLOCK_SIZE values of each token."""
+    out = gathers(lambda token, table, size: int(table[token // size]) * size + token % size)(blocks, table, length)
+    out[:, blocks.shape[1] :] = NAN
+    return out
+
+
 def without_width(blocks: torch.Tensor, table: torch.Tensor, length: int) -> torch.Tensor:
     size, width = blocks.shape[1:]
     slots = [int(table[token // size]) * size + token % size for token in range(length)]
     return torch.stack([blocks.flatten()[slot : slot + width] for slot in slots])
+
+
+def offset_without_width(blocks: torch.Tensor, table: torch.Tensor, length: int) -> torch.Tensor:
+    size, width = blocks.shape[1:]
+    begins = [int(table[token // size]) * size * width + token % size for token in range(length)]
+    values = torch.cat([blocks.flatten(), torch.full((size + width,), NAN)])
+    return torch.stack([values[begin : begin + width] for begin in begins])
+
+
+def width_is_padded(blocks: torch.Tensor, table: torch.Tensor, length: int) -> bool:
+    return bool(blocks.shape[2] & (blocks.shape[2] - 1))
 
 
 GATHER = kernel_check(
@@ -214,10 +308,17 @@ GATHER = kernel_check(
         when=gives(gathers(lambda token, table, size: token)),
     ),
     Mistake(
-        "token-in-the-table",
-        "The table has an entry for each block of the sequence, not for each token: token // BLOCK_SIZE.",
-        when=gives(gathers(lambda token, table, size: page(table, token, size, token % size))),
+        "slot-is-token",
+        "Within its block a token stands at token % BLOCK_SIZE: blocks before it in the sequence do not count there.",
+        when=gives(gathers(lambda token, table, size: int(table[token // size]) * size + token)),
     ),
+    *(Mistake("token-in-the-table",
+              "The table has an entry for each block of the sequence, not for each token: token // BLOCK_SIZE.",
+              when=gives(pages_by_token(slot)))
+      for slot in (lambda block, token, size: block * size + token % size,
+                   lambda block, token, size: block * size + token,
+                   lambda block, token, size: block * size,
+                   lambda block, token, size: block)),
     Mistake(
         "first-block-only",
         "Every token is looked for in the first block of the table: token // BLOCK_SIZE says in which it is.",
@@ -234,20 +335,48 @@ GATHER = kernel_check(
         when=gives(without_width),
     ),
     Mistake(
+        "width-forgotten",
+        "A place in a block is a token of `width` values too: block and place make a slot, and all of that is times "
+        "width.",
+        when=gives(offset_without_width),
+    ),
+    Mistake(
+        "width-is-padded",
+        "WIDTH is how many columns are computed. In the cache, and in out, tokens lie `width` values apart.",
+        when=gives(by_padded_width),
+    ),
+    Mistake(
+        "width-is-padded",
+        "WIDTH is how many columns are computed. In the cache, and in out, tokens lie `width` values apart.",
+        when=gives(lambda blocks, table, length: stored_apart(
+            blocks, table, length, lambda token, slot, width: token * (1 << (width - 1).bit_length()))),
+    ),
+    Mistake(
+        "stored-at-the-slot",
+        "A slot is where a token lies in the cache. In out it is in its order: row `token`.",
+        when=gives(lambda blocks, table, length: stored_apart(
+            blocks, table, length, lambda token, slot, width: slot * width)),
+    ),
+    Mistake(
+        "columns-of-a-block",
+        "BLOCK_SIZE is how many tokens a block has. How many values a token has is width, of WIDTH columns.",
+        when=gives(columns_of_a_block),
+    ),
+    Mistake(
         "no-mask",
         "WIDTH may be more than width: values that a token does not have are loaded and stored too, over the next one "
         "and behind the last.",
-        when=strays("load and store"),
+        when=strays("load and store", among=width_is_padded),
     ),
     Mistake(
         "store-without-mask",
         "WIDTH may be more than width: values that a token does not have are stored too. A store needs its mask.",
-        when=strays("store"),
+        when=strays("store", among=width_is_padded),
     ),
     Mistake(
         "load-without-mask",
         "WIDTH may be more than width: behind the last token of the cache a load finds no memory. It needs its mask.",
-        when=strays("load"),
+        when=strays("load", among=width_is_padded),
     ),
     NO_KERNEL,
 )

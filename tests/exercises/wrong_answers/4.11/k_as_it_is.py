@@ -5,7 +5,7 @@ import triton.language as tl
 from minillm.kernels.flash_attention import hide
 from minillm.kernels.product import multiply
 
-DIAGNOSIS = "exception"
+DIAGNOSIS = "dot-of-other-shapes"
 
 
 @triton.jit

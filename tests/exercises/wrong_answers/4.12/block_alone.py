@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-DIAGNOSIS = "exception"
+DIAGNOSIS = "not-all-returned"
 
 
 @triton.jit

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-DIAGNOSIS = None
+DIAGNOSIS = "mask-turned-round"
 
 
 @triton.jit

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-DIAGNOSIS = None
+DIAGNOSIS = "base-two"
 
 
 @triton.jit

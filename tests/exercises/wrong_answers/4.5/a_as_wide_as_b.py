@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-DIAGNOSIS = "rows-of-a-by-N"
+DIAGNOSIS = "rows-of-a"
 
 
 @triton.jit

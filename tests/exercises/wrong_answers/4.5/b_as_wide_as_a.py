@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-DIAGNOSIS = "rows-of-b-by-K"
+DIAGNOSIS = "rows-of-b"
 
 
 @triton.jit

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-DIAGNOSIS = None
+DIAGNOSIS = "no-column-of-rows"
 
 
 @triton.jit
