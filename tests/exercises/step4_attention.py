@@ -303,6 +303,8 @@ MASK = Check(
                 like=sees(old=lambda i, j, window: j <= i - window + 1)),
         Mistake("window-ignored", "With a window of W each query sees at most the last W keys up to itself.",
                 like=sees(old=lambda i, j, window: j > j)),
+        Mistake("window-inverted", "What lies W positions back or more is hidden; here that is all that is seen.",
+                like=sees(old=lambda i, j, window: j > i - window)),
         Mistake("window-of-the-text", "Each query has its own window, which slides along with it.",
                 like=sees(old=lambda i, j, window: j <= i.max() - window)),
         Mistake("window-of-the-first", "Each query has its own window, which slides along with it.",

@@ -177,7 +177,7 @@ def merge_cases() -> list[Case]:
 
     log3 = float(torch.tensor(3.0).log())
     return [  # S_q, H, D_v
-        case("both parts weigh the same", [[[2]]], [[0]], [[[4]]], [[0]]),
+        case("both parts weigh the same", [[[2]]], [[3]], [[[4]]], [[3]]),
         case("one key, and three keys, all of score 0", [[[8]]], [[0]], [[[4]]], [[log3]]),
         case("the first part weighs more", [[[8]]], [[2]], [[[4]]], [[1]]),
         case("the second part has no keys", [[[8]]], [[2]], [[[0]]], [[-INF]]),
@@ -224,13 +224,26 @@ def below_the_larger(a: torch.Tensor, b: torch.Tensor, base: torch.Tensor) -> Te
     return (a / (a + b)).nan_to_num(0.0), (b / (a + b)).nan_to_num(0.0)
 
 
+def by_the_larger(a: torch.Tensor, b: torch.Tensor, base: torch.Tensor) -> Tensors:
+    """below_the_larger without a thought for -inf."""
+    a, b = torch.exp(a - torch.maximum(a, b)), torch.exp(b - torch.maximum(a, b))
+    return a / (a + b), b / (a + b)
+
+
+def lse_by_the_larger(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    largest = torch.maximum(a, b)
+    return largest + torch.log(torch.exp(a - largest) + torch.exp(b - largest))
+
+
 def winner(a: torch.Tensor, b: torch.Tensor, base: torch.Tensor) -> Tensors:
     return (a >= b).to(a.dtype), (a < b).to(a.dtype)
 
 
 OVERFLOW = "e^lse is inf for a large lse, and no weight made of it is right: subtract before the power is taken."
+ZERO = "Without keys e^lse is 0, and 0 / 0 is NaN. "
 LARGER = "lse of both is log(e^a + e^b): the larger of the two leaves out what the other adds."
-NO_KEYS = "Two parts without keys have the lse -inf, and -inf - -inf is NaN: subtract 0 there, then e^-inf is 0."
+NO_KEYS = ("Two parts without keys have the lse -inf: -inf - -inf is NaN, and so is 0 / 0. Subtract 0 there, then "
+           "e^-inf is 0, and nothing has to be divided.")
 AXIS = "A weight belongs to a query and head: its new dimension is the last, beside the D_v values."
 MERGE = Check(
     "4.10",
@@ -246,8 +259,9 @@ MERGE = Check(
             torch.sigmoid(a - b), torch.sigmoid(b - a)))),
         Mistake("two-empty-parts", NO_KEYS, like=merges(weigh=lambda a, b, base: torch.softmax(
             torch.stack([a, b]), dim=0).unbind())),
-        Mistake("overflow", OVERFLOW, like=merges(joint=naive_lse, weigh=unshifted)),
-        Mistake("overflow", OVERFLOW, like=merges(weigh=unshifted)),
+        Mistake("two-empty-parts", NO_KEYS, like=merges(joint=lse_by_the_larger, weigh=by_the_larger)),
+        Mistake("overflow", ZERO + OVERFLOW, like=merges(joint=naive_lse, weigh=unshifted)),
+        Mistake("overflow", ZERO + OVERFLOW, like=merges(weigh=unshifted)),
         Mistake("overflow", OVERFLOW + " torch.logaddexp does that for lse.", like=merges(joint=naive_lse)),
         Mistake("lse-of-the-larger", LARGER, like=merges(joint=torch.maximum)),
         Mistake("lse-of-the-larger", LARGER, like=merges(joint=torch.maximum, weigh=below_the_larger)),
@@ -257,6 +271,10 @@ MERGE = Check(
                 like=merges(joint=torch.add, weigh=below_the_larger)),
         Mistake("sum-without-its-log", "lse is a logarithm, so that parts can be merged again: log(e^a + e^b).",
                 like=merges(told=torch.exp)),
+        Mistake("base-two", "lse is the natural logarithm: powers of e, and torch.logaddexp.", like=merges(
+            joint=torch.logaddexp2, weigh=lambda a, b, base: (torch.exp2(a - base), torch.exp2(b - base)))),
+        Mistake("base-two", "lse is the natural logarithm, so the weights are powers of e.", like=merges(
+            weigh=lambda a, b, base: (torch.exp2(a - base), torch.exp2(b - base)))),
         Mistake("lse-of-one", "The lse of both together is asked for, or the next merge weighs this one wrong.",
                 like=merges(joint=lambda a, b: a, weigh=below_the_larger)),
         Mistake("weights-do-not-sum-to-1", "Each part is a mean already: the two weights sum to 1. Less lse, they do.",
