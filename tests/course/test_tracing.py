@@ -37,6 +37,12 @@ def add_one_kernel(x_ptr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def every_other_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    at = 2 * tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.load(x_ptr + at))
+
+
+@triton.jit
 def fill_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     tl.store(out_ptr + at, tl.load(x_ptr + at, mask=at < 0, other=7))
@@ -193,30 +199,48 @@ def launch(begin: int, count: int, limit: int, shape: tuple[int, ...] = (5,), ga
     return launcher
 
 
-def test_a_picture_shows_what_is_missing_and_what_is_too_much() -> None:
+def test_a_picture_shows_what_is_missing_and_says_where_what_is_too_much_lies() -> None:
     assert pictures.draw(launch(0, 5, 5), launch(-2, 5, 6), {}) == [
-        "      yours      expected",
-        "x     xxrrrrrx   rrrrr",
-        "out   xxwwwww    wwwww",
-        "r loaded   w stored   x outside",
+        "      yours   expected",
+        "x     rrrrr   rrrrr",
+        "out   wwwww   wwwww",
+        "loaded outside x: at offsets -2 to -1, 5",
+        "stored outside out: at offsets -2 to -1",
+        "r loaded   w stored",
     ]
-    assert pictures.draw(launch(0, 5, 5), launch(1, 4, 7), {}) == [
-        "      yours     expected",
-        "x     .rrrrxx   rrrrr",
-        "out   .www.     wwwww",
-        ". untouched   r loaded   w stored   x outside",
+    assert pictures.draw(launch(0, 5, 5), launch(1, 4, 6), {}) == [
+        "      yours   expected",
+        "x     .rrrr   rrrrr",
+        "out   .www.   wwwww",
+        "loaded outside x: at offset 5",
+        ". untouched   r loaded   w stored",
     ]
 
 
 def test_a_picture_of_rows_that_lie_apart() -> None:
-    assert pictures.draw(launch(0, 6, 8, (2, 3), 1), launch(0, 6, 6, (2, 3), 1), {}) == [
+    assert pictures.draw(launch(0, 6, 7, (2, 3), 1), launch(0, 6, 6, (2, 3), 1), {}) == [
         "         yours   expected",
-        "x[0]     rrrx    rrrx",
-        "x[1]     rr.     rrrx",
+        "x[0]     rrr     rrr",
+        "x[1]     rr.     rrr",
         "out[0]   www     www",
         "out[1]   www     www",
-        ". untouched   r loaded   w stored   x outside",
+        "loaded outside x: at offset 3",
+        ". untouched   r loaded   w stored",
     ]
+
+
+def test_many_places_outside_are_cut_and_many_rows_make_room_for_them() -> None:
+    def every_other() -> None:
+        x = torch.zeros(1, 20)[:, :1]
+        every_other_kernel[(1,)](x, x, BLOCK=16)
+
+    assert pictures.draw(launch(0, 1, 1, (1,)), every_other, {})[-3:-1] == [
+        "loaded outside x: at offsets 2, 4, 6, 8, …", "stored outside x: at offsets 2, 4, 6, 8, …"]
+    rows = pictures.draw(launch(0, 8, 8, (16, 1)), launch(-3, 4, 4, (16, 1)), {})
+    assert len(rows) <= pictures.LINES
+    assert rows[-3:-1] == ["loaded outside x: at offsets -3 to -1", "stored outside out: at offsets -3 to -1"]
+    alone = pictures.draw(launch(0, 8, 8, (16, 1)), launch(0, 8, 8, (16, 1), 1), {})
+    assert "loaded outside x: at offsets 1, 3, 5, 7" in alone
 
 
 def test_no_difference_is_a_line_and_many_rows_are_cut() -> None:
