@@ -69,12 +69,26 @@ def _sequence_difference(expected: Sequence, came: Any, tolerance: float, names:
         found = difference(one, other, tolerance)
         if found:
             inner = f", {found.where}" if found.where else ""
-            if is_tensor(one) and found.kind in ("shape", "dtype"):  # which the values shown do not say
-                inner = f", {found.came} instead of {found.expected}"
             place = names[index].rstrip(":") if names else f"value {index}"
+            if names and _values(expected) > FEW:
+                told = (found.expected, found.came) if is_tensor(one) else (one, other)
+                wanted, got = (_shortened(parts, names, index, shown) for parts, shown in zip((expected, came), told))
+            elif is_tensor(one) and found.kind in ("shape", "dtype"):  # which the values shown do not say
+                inner = f", {found.came} instead of {found.expected}"
             kind = "value" if found.kind == "none-returned" else found.kind
             return Difference(kind, wanted, got, place + inner)
     return None
+
+
+def _values(parts: Sequence) -> int:
+    """How many values the tensors among them have."""
+    return sum(part.numel() for part in parts if is_tensor(part))
+
+
+def _shortened(parts: Sequence, names: Sequence[str], index: int, shown: Any) -> str:
+    """The part that differs, as `shown`, and those that are no tensors: all of the values would be too many to read."""
+    kept = [i for i, part in enumerate(parts) if i == index or not is_tensor(part)]
+    return show([shown if i == index else parts[i] for i in kept], [names[i] for i in kept])
 
 
 def _tensor_difference(expected: Any, came: Any, tolerance: float) -> Difference | None:
