@@ -18,6 +18,7 @@ from minillm.course.exercise import Exercise, Target
 from minillm.course.workspace import Workspace
 
 HERE = "minillm.course."  # targets here (bug hunts) serve no model
+FEW = 3  # exercises that are named of those that stay ours for one reason
 
 
 @dataclass
@@ -47,8 +48,11 @@ class Report:
         if self.attention:
             told.append(f"attention runs on the {self.attention} backend, the one that calls yours")
         reasons = dict.fromkeys(why for _, why in self.kept)
-        return told + [f"ours: {', '.join(_named(e) for e, why in self.kept if why == reason)} ({reason})"
-                       for reason in reasons]
+        for reason in reasons:
+            named = [_named(exercise) for exercise, why in self.kept if why == reason]
+            shown = [*named[:FEW], "…"] if len(named) > FEW + 1 else named  # minillm progress has all of them
+            told.append(f"ours: {', '.join(shown)} ({reason})")
+        return told
 
     def undo(self) -> None:
         while self.replaced:
