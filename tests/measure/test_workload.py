@@ -169,7 +169,8 @@ def test_files_that_are_no_workload_are_refused(tmp_path) -> None:
 @pytest.mark.parametrize(("arguments", "words"), [
     ({"count": 0}, "count is 0"), ({"rate": 0}, "rate is 0"), ({"rate": math.inf}, "rate is inf"),
     ({"rate": 1, "cv": -1}, "cv is -1"), ({"turns": 0}, "turns is 0"), ({"think": -1}, "think is -1"),
-    ({"prefixes": 2}, "prefixes is 2 and prefix_tokens is 0: expected both"), ({"prefix_tokens": 2}, "prefixes is 0 and prefix_tokens is 2"),
+    ({"prefixes": 2}, "prefixes is 2 and prefix_tokens is 0: expected both"),
+    ({"prefix_tokens": 2}, "prefixes is 0 and prefix_tokens is 2"),
     ({"prefixes": -1}, "prefixes is -1"), ({"count": 1.5}, "count is 1.5"), ({"rate": "2"}, "rate is '2'"),
     ({"rate": 1e-320}, "rate is 1e-320: expected requests a second, more than 0, so that all come within 1e7"),
     ({"think": 1e300, "turns": 2}, "think is 1e\\+300"), ({"turns": math.nan}, "turns is nan"),
