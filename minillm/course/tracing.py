@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode
 from minillm.course.triton_errors import BLOCK_TRUTH
 
 ROOM = 1024  # elements before and after each tensor
+ALL_INSIDE = "all inside"
 CHANCE = 1_000_003  # small enough to be multiplied by a stride within 32 bits, and no number of a block
 
 
@@ -112,7 +113,7 @@ class Trace:
         for name, counts in {**strays, "everything": self.far}.items():
             parts = [f"{count} {kind if count > 1 else kind[:-1]}" for kind, count in counts.items() if count]
             outside += [f"{' and '.join(parts)} outside {name}"] if parts else []
-        return ", ".join(outside) or "all inside"
+        return ", ".join(outside) or ALL_INSIDE
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ ADD = kernel_check(
     Mistake(
         "nothing-stored",
         "Nothing arrives in out. Is the sum stored, and is it stored to out_ptr?",
-        when=lambda outcomes: gives(lambda x, y, block: all_nan(x))(outcomes) and all_inside(outcomes),
+        when=lambda outcomes: gives(lambda x, y, block: all_nan(x), outside="")(outcomes) and all_inside(outcomes),
     ),
     Mistake(
         "first-block-only",
@@ -87,7 +87,7 @@ ADD = kernel_check(
     Mistake(
         "second-block-first",
         "Programs are counted from 0, and so are elements: program 0 begins at place 0.",
-        when=gives(lambda x, y, block: at_places(x + y, range(block, len(x)))),
+        when=gives(lambda x, y, block: at_places(x + y, range(block, len(x))), outside="store"),
     ),
     Mistake(
         "one-tensor-twice",
@@ -151,13 +151,13 @@ GAPS = kernel_check(
     Mistake(
         "left-of-the-first",
         "Before the first element there is nothing: its load has to be masked off too, with other=0.0.",
-        when=lambda outcomes: gives(first_is_nan)(outcomes) and any("load" in o.came[1] for o in outcomes),
+        when=lambda outcomes: gives(first_is_nan, outside="load")(outcomes) and not all_inside(outcomes),
     ),
     Mistake(
         "no-other",
         "The first element is anything at all. Is it stored? And where a mask is off and no `other` is given, what is "
         "loaded is anything: other=0.0 for its neighbour.",
-        when=gives(first_is_nan),
+        when=gives(first_is_nan, outside=""),
     ),
     Mistake(
         "first-block-only",
@@ -173,7 +173,7 @@ GAPS = kernel_check(
     Mistake(
         "last-element-lost",
         "There are `count` elements, 0 to count - 1: the last one is below count too.",
-        when=gives(lambda times, block: only(times, lambda at: at < len(times) - 1)),
+        when=gives(lambda times, block: only(times, lambda at: at < len(times) - 1), outside=""),
     ),
     Mistake(
         "second-without-neighbour",

@@ -50,17 +50,19 @@ def row_mistakes(of_row: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Mistak
         Mistake(
             "rows-by-width",
             "Where a row begins is told by row_stride: rows may lie further apart than they are wide.",
-            when=gives(lambda x, gap: of_row(from_memory(x, gap, lambda row: row * x.shape[1], x.shape[1]))),
+            when=gives(lambda x, gap: of_row(from_memory(x, gap, lambda row: row * x.shape[1], x.shape[1])),
+                       outside="load"),
         ),
         Mistake(
             "rows-by-block",
             "BLOCK is how many columns are computed, not how far rows lie apart: that is row_stride.",
-            when=gives(lambda x, gap: of_row(from_memory(x, gap, lambda row: row * block_of(x), x.shape[1]))),
+            when=gives(lambda x, gap: of_row(from_memory(x, gap, lambda row: row * block_of(x), x.shape[1])),
+                       outside="load"),
         ),
         Mistake(
             "rows-by-one",
             "The program's number counts rows: row 1 begins row_stride elements after row 0, not one.",
-            when=gives(lambda x, gap: of_row(from_memory(x, gap, lambda row: row, x.shape[1]))),
+            when=gives(lambda x, gap: of_row(from_memory(x, gap, lambda row: row, x.shape[1])), outside="load"),
         ),
         Mistake(
             "first-row-only",
@@ -116,24 +118,26 @@ ROW_SUM = kernel_check(
         "row_stride is how far rows lie apart; how many elements they have is width, and what lies between two rows is "
         "none of theirs.",
         when=gives(lambda x, gap: wide_sum(from_memory(x, gap, lambda row: row * (x.shape[1] + gap),
-                                                       min(x.shape[1] + gap, block_of(x))))),
+                                                       min(x.shape[1] + gap, block_of(x)))), outside="load"),
     ),
     Mistake(
         "no-mask",
-        "A block has more columns than a row: what follows is summed too. A mask, and other=0.0, leave it out.",
-        when=gives(lambda x, gap: wide_sum(from_memory(x, gap, lambda row: row * (x.shape[1] + gap), block_of(x)))),
+        "A block has more columns than a row: what follows is summed too. The mask columns < width, with other=0.0, "
+        "leaves it out.",
+        when=gives(lambda x, gap: wide_sum(from_memory(x, gap, lambda row: row * (x.shape[1] + gap), block_of(x))),
+                   outside="load"),
     ),
     Mistake(
         "no-other",
         "Where the mask is off and no `other` is given, a value is anything at all, and goes into the sum: it has to "
         "be 0.",
-        when=gives(lambda x, gap: wide_sum(padded(x, NAN))),
+        when=gives(lambda x, gap: wide_sum(padded(x, NAN)), outside=""),
     ),
     Mistake(
         "mask-one-too-far",
         "A row has columns 0 to width - 1: column `width` is not one of them.",
         when=gives(lambda x, gap: wide_sum(from_memory(x, gap, lambda row: row * (x.shape[1] + gap),
-                                                       min(x.shape[1] + 1, block_of(x))))),
+                                                       min(x.shape[1] + 1, block_of(x)))), outside="load"),
     ),
     Mistake(
         "summed-in-half",
@@ -154,7 +158,8 @@ ROW_SUM = kernel_check(
     Mistake(
         "sums-apart",
         "row_stride is how x lies. out has one number a row, side by side: row i has its sum at place i.",
-        when=gives(sums_apart),
+        when=lambda outcomes: gives(sums_apart, outside="store")(outcomes)
+        and any("store" in o.came[1] for o in outcomes),
     ),
     Mistake(
         "block-stored",
@@ -215,7 +220,7 @@ SOFTMAX = kernel_check(
         "no-maximum",
         "e^100 is beyond float32, and e^-110 is 0: less the row's largest value, the powers are at most 1, and one of "
         "them is 1.",
-        when=gives(lambda x, gap: torch.exp(x) / torch.exp(x).sum(1, keepdim=True)),
+        when=gives(lambda x, gap: torch.exp(x) / torch.exp(x).sum(1, keepdim=True), outside=""),
     ),
     Mistake(
         "padding-counts",
@@ -226,20 +231,20 @@ SOFTMAX = kernel_check(
         "no-other",
         "Where the mask is off and no `other` is given, a value is anything at all, and goes into both the largest "
         "value and the sum.",
-        when=gives(lambda x, gap: soft(padded(x, NAN))[:, : x.shape[1]]),
+        when=gives(lambda x, gap: soft(padded(x, NAN))[:, : x.shape[1]], outside=""),
     ),
     Mistake(
         "no-mask",
-        "A block has more columns than a row: what follows takes part too. A mask, and minus infinity for `other`, "
-        "leave it out.",
+        "A block has more columns than a row: what follows takes part too. The mask columns < width, with minus "
+        "infinity for `other`, leaves it out.",
         when=gives(lambda x, gap: soft(from_memory(x, gap, lambda row: row * (x.shape[1] + gap),
-                                                   block_of(x)))[:, : x.shape[1]]),
+                                                   block_of(x)))[:, : x.shape[1]], outside="load"),
     ),
     Mistake(
         "padding-is-the-largest",
         "Zeros behind the row are larger than everything in a row below zero: then all powers come out as 0. Minus "
         "infinity is never the largest.",
-        when=gives(lambda x, gap: by_powers_of_zero(x)),
+        when=gives(lambda x, gap: by_powers_of_zero(x), outside=""),
     ),
     Mistake(
         "base-two",

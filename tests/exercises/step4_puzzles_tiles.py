@@ -103,7 +103,7 @@ B_ROWS = "Rows of b lie N apart, as many as it has columns."
 
 def outside_too(formula: Callable[..., torch.Tensor]) -> Callable[[Sequence[Outcome]], bool]:
     """The formula's result, with loads outside."""
-    return lambda outcomes: gives(formula)(outcomes) and any("load" in o.came[1] for o in outcomes)
+    return lambda outcomes: gives(formula, outside="load")(outcomes) and any("load" in o.came[1] for o in outcomes)
 
 
 MATMUL = kernel_check(
@@ -168,21 +168,21 @@ MATMUL = kernel_check(
         "no-other",
         "Where the mask is off and no `other` is given, a value is anything at all, and goes into the sum: it has to "
         "be 0.",
-        when=gives(where_k_is_short),
+        when=gives(where_k_is_short, outside=""),
     ),
     Mistake(
         "summed-in-half",
         "The sum is kept in the dtype of a, and float16 ends at 65,504: keep it in float32 until all tiles are in.",
-        when=gives(summed_in_half),
+        when=gives(summed_in_half, outside=""),
     ),
     Mistake(
         "b-along-its-rows",
         "b lies row after row: one step along K is N elements, one step along the columns is one.",
         when=gives(lambda a, b, block: product(a, b.reshape(b.shape[1], b.shape[0]).T)),
     ),
-    *(Mistake("rows-of-a", A_ROWS, when=gives(strides(a=step))) for step in OTHER_STEPS),
-    *(Mistake("rows-of-b", B_ROWS, when=gives(strides(b=step))) for step in OTHER_STEPS),
-    *(Mistake("rows-of-both", A_ROWS + " " + B_ROWS, when=gives(strides(one, other)))
+    *(Mistake("rows-of-a", A_ROWS, when=gives(strides(a=step), outside="load")) for step in OTHER_STEPS),
+    *(Mistake("rows-of-b", B_ROWS, when=gives(strides(b=step), outside="load")) for step in OTHER_STEPS),
+    *(Mistake("rows-of-both", A_ROWS + " " + B_ROWS, when=gives(strides(one, other), outside="load"))
       for one in OTHER_STEPS for other in OTHER_STEPS),
     Mistake(
         "load-without-mask",
@@ -314,7 +314,7 @@ GATHER = kernel_check(
     ),
     *(Mistake("token-in-the-table",
               "The table has an entry for each block of the sequence, not for each token: token // BLOCK_SIZE.",
-              when=gives(pages_by_token(slot)))
+              when=gives(pages_by_token(slot), outside="outside table"))
       for slot in (lambda block, token, size: block * size + token % size,
                    lambda block, token, size: block * size + token,
                    lambda block, token, size: block * size,
@@ -355,12 +355,12 @@ GATHER = kernel_check(
         "stored-at-the-slot",
         "A slot is where a token lies in the cache. In out it is in its order: row `token`.",
         when=gives(lambda blocks, table, length: stored_apart(
-            blocks, table, length, lambda token, slot, width: slot * width)),
+            blocks, table, length, lambda token, slot, width: slot * width), outside="store"),
     ),
     Mistake(
         "columns-of-a-block",
         "BLOCK_SIZE is how many tokens a block has. How many values a token has is width, of WIDTH columns.",
-        when=gives(columns_of_a_block),
+        when=gives(columns_of_a_block, outside=""),
     ),
     Mistake(
         "no-mask",
@@ -370,12 +370,14 @@ GATHER = kernel_check(
     ),
     Mistake(
         "store-without-mask",
-        "WIDTH may be more than width: values that a token does not have are stored too. A store needs its mask.",
+        "WIDTH may be more than width: values that a token does not have are stored too. The mask of a store is "
+        "columns < width.",
         when=strays("store", among=width_is_padded),
     ),
     Mistake(
         "load-without-mask",
-        "WIDTH may be more than width: behind the last token of the cache a load finds no memory. It needs its mask.",
+        "WIDTH may be more than width: behind the last token of the cache a load finds no memory. Its mask is columns "
+        "< width.",
         when=strays("load", among=width_is_padded),
     ),
     NO_KERNEL,
