@@ -82,7 +82,7 @@ def compile_all(chips: list[str] | None = None, modules: list[str] | None = None
     chips, modules = chips or list(CHIPS), modules or list(MODULES)
     check(chips, modules)
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "minillm.kernels.aot", "--chips", *chips, "--modules", *modules,
+    command = [sys.executable, "-P", "-m", "minillm.kernels.aot", "--chips", *chips, "--modules", *modules,
                "--begins", *begins]
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
     if run.returncode:

@@ -12,6 +12,7 @@ score, or the weight of its V, rather than each value.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -177,12 +178,13 @@ def chip_of(device: torch.device) -> str:
 
 
 def configurations(chip: str, dim: int, value_dim: int, kv_bytes: int, group: int) -> list[Configuration]:
-    """What is worth trying on a chip, the default first. kv_bytes: of one value of K or V.
+    """What is worth trying on a chip, the default first. kv_bytes: of one value of K or V; 4 with float32 queries,
+    whatever K and V are kept as.
 
     tile: 32 KB of K and V where values have 16 bits; half as many codes, which become numbers in registers, and no more
     than 32 keys of them; no more than 4,096 scores. In float32, multiplied without tensor cores, a quarter of the
     values and of the scores, but 16 keys at least. Beyond, a thread's registers spill.
-    warps: 4, and 8 where the group is so large that a thread would keep 64 values of output (32 in float32).
+    warps: 4, and 8 where the group is so large that a thread would keep 64 values of output (16 in float32).
     stages: addresses come from the block table, so the pipeline has two loads in a row, and Triton spreads its stages
     over both: 5 keep two tiles in flight and 3 keep one. An H200 (132 SMs, 4.8 TB/s) needs 36 KB in flight an SM for
     each µs that memory takes; five programs with 5 stages of 32 keys of 128 fit, where those of 64 keys spill registers
@@ -195,7 +197,7 @@ def configurations(chip: str, dim: int, value_dim: int, kv_bytes: int, group: in
     values, scores = {1: (8192, 4096), 2: (16384, 4096), 4: (4096, 1024)}[kv_bytes]
     keys = max(16, min(values // (width + value_width), scores // rows_of(group)))
     tile = min(1 << keys.bit_length() - 1, 32 if kv_bytes == 1 else keys)  # a power of two: 16 to 128
-    outputs = rows_of(group) * value_width * (2 if kv_bytes == 4 else 1)
+    outputs = rows_of(group) * value_width * (4 if kv_bytes == 4 else 1)
     warps = 8 if outputs >= MAX_OUTPUT else 4
     stages = {"gfx942": (2,), "sm_80": (3, 5), "sm_89": (3, 5)}.get(chip, (5, 3))
     halved = chip in ("sm_90", "sm_100") and kv_bytes == 2 and width >= 128
@@ -240,13 +242,16 @@ def paged_decode(q: torch.Tensor, k_blocks: torch.Tensor, v_blocks: torch.Tensor
     the query's own included. splits, configuration: chosen where None. Raises ValueError naming the argument.
     """
     check_arguments(q, k_blocks, v_blocks, block_tables, context_lens)
+    if not isinstance(scale, (int, float)) or not math.isfinite(scale):
+        raise ValueError(f"scale is {scale!r}: expected a finite number")
     check_scales(k_blocks, k_scales, v_scales)
     for name, number, most in (("window", window, NO_WINDOW), ("splits", splits, MAX_SPLITS)):
         if number is not None and (not isinstance(number, int) or not 1 <= number <= most):
             raise ValueError(f"{name} is {number!r}: expected None, or 1 to {most}")
     (rows, heads, dim), (_, block_size, kv_heads, value_dim) = q.shape, v_blocks.shape
     group, window = heads // kv_heads, window or NO_WINDOW
-    config = configuration or configurations(chip_of(q.device), dim, value_dim, k_blocks.element_size(), group)[0]
+    kv_bytes = 4 if q.dtype == torch.float32 else k_blocks.element_size()
+    config = configuration or configurations(chip_of(q.device), dim, value_dim, kv_bytes, group)[0]
     if splits is None:
         keys = min(block_tables.shape[1] * block_size, window)
         splits = choose_splits(rows * kv_heads, keys, config.tile, PROGRAMS_PER_PROCESSOR * processors(q.device))
@@ -299,7 +304,7 @@ def cases() -> list[Case]:
     """Head sizes and groups, both kinds of codes, float32; and all configurations of the commonest."""
     shapes = [(dim, group, "bf16") for dim in (64, 128) for group in (1, 4, 8)]
     shapes += [(80, 1, "bf16"), (256, 8, "bf16"), (128, 4, "i8"), (128, 4, "u8"), (64, 4, "u8"), (128, 64, "bf16")]
-    shapes += [(128, 4, "fp32"), (64, 64, "fp32")]
+    shapes += [(128, 4, "fp32"), (64, 64, "fp32"), (128, 4, "i8 fp32")]
     return [case(*shape, chips, config)
             for shape in shapes
             for chips in (("sm_80", "sm_89"), ("sm_90", "sm_100"), ("gfx942",))
@@ -307,22 +312,24 @@ def cases() -> list[Case]:
 
 
 def shape_configurations(dim: int, group: int, kv: str, chip: str) -> list[Configuration]:
-    return configurations(chip, dim, dim, {"bf16": 2, "fp32": 4}.get(kv, 1), group)
+    return configurations(chip, dim, dim, 4 if "fp32" in kv else 2 if kv == "bf16" else 1, group)
 
 
 def case(dim: int, group: int, kv: str, chips: tuple[str, ...], config: Configuration) -> Case:
-    """The kernel as a launch compiles it, for chips that share a configuration; queries of bfloat16, float32 with such
-    keys."""
-    codes = kv in ("i8", "u8")
-    values = "bf16" if codes else kv
-    pointers = {"q_ptr": f"*{values}", "k_ptr": f"*{kv}", "v_ptr": f"*{kv}", "tables_ptr": "*i32", "lens_ptr": "*i32",
-                "out_ptr": f"*{values}", "lse_ptr": "*fp32"}
+    """The kernel as a launch compiles it, for chips that share a configuration.
+
+    kv: what K and V are kept as, and the queries' type where it is another: of codes bf16, if none is named.
+    """
+    kept, _, queries = kv.partition(" ")
+    codes = kept in ("i8", "u8")
+    queries = queries or ("bf16" if codes else kept)
+    pointers = {"q_ptr": f"*{queries}", "k_ptr": f"*{kept}", "v_ptr": f"*{kept}", "tables_ptr": "*i32",
+                "lens_ptr": "*i32", "out_ptr": f"*{queries}", "lse_ptr": "*fp32"}
     scales = dict.fromkeys(("k_scales_ptr", "v_scales_ptr"), "*fp32" if codes else None)
     numbers = {"scale": "fp32", "window": "i32", "max_pages": "i32", "kv_heads": "i32"}
-    dtype = torch.float32 if kv == "fp32" else torch.bfloat16
-    constexprs = constants(dtype, dim, dim, group, 16, codes, config.tile)
+    halves = queries != "fp32"
+    constexprs = constants(torch.bfloat16 if halves else torch.float32, dim, dim, group, 16, codes, config.tile)
     name = f"decode d{dim} group {group} {kv.replace('i8', 'int8').replace('u8', 'fp8')}"
     signature = {**pointers, **numbers, **(scales if codes else {})}
     return Case(name, paged_decode_kernel, signature, constexprs if codes else {**scales, **constexprs}, config.warps,
-                config.stages, tensor_core=dtype != torch.float32, chips=chips,
-                warpgroup=dtype != torch.float32 and rows_of(group) >= 64)
+                config.stages, tensor_core=halves, chips=chips, warpgroup=halves and rows_of(group) >= 64)

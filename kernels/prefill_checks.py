@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -37,8 +36,8 @@ def check_arguments(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, paged: bo
 
 
 def check_options(scale: float, causal: bool, window: int | None) -> None:
-    if not (math.isfinite(scale) and scale > 0):
-        raise ValueError(f"scale is {scale}: expected a finite number above 0")
+    if not isinstance(scale, (int, float)) or not 0 < scale < 1e38:  # times log2(e), within float32
+        raise ValueError(f"scale is {scale!r}: expected a number above 0 and below 1e38")
     if window is not None and (not isinstance(window, int) or window < 1 or not causal):
         raise ValueError(f"window is {window!r}, causal {causal}: expected None, or a whole number from 1 on with "
                          "causal True")

@@ -74,14 +74,19 @@ class Plan:
 
 
 def plan_tiles(query_lens: Sequence[int], key_lens: Sequence[int], q: torch.Tensor, *, causal: bool = True,
-               window: int | None = None, block_m: int | None = None) -> Plan:
-    """Cut each row's queries into tiles of block_m (default: as the chip of q [T, H, D] likes them).
+               window: int | None = None, block_m: int | None = None, value_dim: int = 0) -> Plan:
+    """Cut each row's queries into tiles of block_m (default: as the chip of q [T, H, D] likes them; value_dim: V's head
+    size where it is larger).
 
     Those with the most keys to see come first: programs start in order, and one that starts last should not be long.
-    causal and window matter for that order only. Raises ValueError for lengths that do not go with q or each other.
+    causal and window matter for that order only. Raises ValueError for lengths that do not go with q or each other, and
+    for a block_m that is no power of two from 16 on.
     """
     check_lengths(query_lens, key_lens, len(q))
-    block_m = block_m or configurations(chip_of(q.device), q.shape[-1], q.element_size())[0].block_m
+    if block_m is None:
+        block_m = configurations(chip_of(q.device), max(q.shape[-1], value_dim), q.element_size())[0].block_m
+    if block_m < 16 or block_m & (block_m - 1):
+        raise ValueError(f"block_m is {block_m}: expected a power of two, at least 16")
     first_queries, first_keys = ([0, *accumulate(lengths)] for lengths in (query_lens, key_lens))
     tiles = [(row, start, queries, keys, first_queries[row], first_keys[row])
              for row, (queries, keys) in enumerate(zip(query_lens, key_lens)) for start in range(0, queries, block_m)]

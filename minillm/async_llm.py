@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from minillm.decoding.sampling import SamplingParams
 from minillm.llm import LLM, Message, StreamDelta
 from minillm.serving.request import Request
@@ -120,6 +122,8 @@ class AsyncLLM:
 
     def _run(self) -> None:
         try:
+            if self.llm.device.type == "cuda":  # a thread begins on the first GPU, and Triton launches on the current
+                torch.cuda.set_device(self.llm.device)
             self._serve()
         except BaseException as error:  # a defect: nobody may be left waiting for a thread that is gone
             with self._changed:

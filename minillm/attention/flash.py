@@ -164,10 +164,11 @@ def split_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: fl
 
     For decode: a few queries give a chip nothing to do in parallel, parts of a long context do (Flash-Decoding, 2023).
     Returns out [S_q, H, D_v] and lse [S_q, H]. More splits than keys leave some empty. Raises ValueError for fewer than
-    1 split.
+    1 split, or tiles of fewer than 1 key.
     """
-    if splits < 1:
-        raise ValueError(f"splits is {splits}: expected at least 1")
+    for name, number in (("splits", splits), ("block_k", block_k)):
+        if number < 1:
+            raise ValueError(f"{name} is {number}: expected at least 1")
     sight, rows = Sight(len(k) - len(q), True, window), range(len(q))
     edges = [len(k) * i // splits for i in range(splits + 1)]
     parts = [attend_tile(q, k, v, scale, rows, range(start, stop), block_k, sight)

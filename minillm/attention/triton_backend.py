@@ -34,6 +34,7 @@ def ragged_attention(q: torch.Tensor, keys: list[torch.Tensor], values: list[tor
 
     key_lens = [len(key) for key in keys]
     if window not in masks:
-        masks[window] = flash_attention.plan_tiles(query_lens, key_lens, q, window=window)
+        masks[window] = flash_attention.plan_tiles(query_lens, key_lens, q, window=window,
+                                                   value_dim=values[0].shape[-1] if values else 0)
     return flash_attention.flash_attention(q, torch.cat(keys), torch.cat(values), query_lens, key_lens, scale,
                                            window=window, plan=masks[window])

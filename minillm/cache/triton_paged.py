@@ -98,7 +98,8 @@ class TritonPagedKVCache(PagedKVCache):
     def _prefill(self, layer: int, q: torch.Tensor, part: Part, step: TritonStep) -> torch.Tensor:
         spec = self.specs[layer]
         if spec.window not in step.masks:
-            step.masks[spec.window] = flash_attention.plan_tiles(part.query_lens, part.key_lens, q, window=spec.window)
+            step.masks[spec.window] = flash_attention.plan_tiles(part.query_lens, part.key_lens, q, window=spec.window,
+                                                                 value_dim=spec.v_dim)
         return flash_attention.flash_attention(
             q, *(tensor[layer] for tensor in self.store), part.query_lens, part.key_lens, spec.scale,
             window=spec.window, block_tables=part.block_tables, plan=step.masks[spec.window])

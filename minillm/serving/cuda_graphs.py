@@ -97,6 +97,7 @@ class GraphExecutor(ModelExecutor):
         # the largest first: what it allocates is enough for the others
         self.graphs = {size: recorded(self._decode(size)) for size in reversed(ladder(max_rows))}
 
+    @torch.inference_mode()  # the inputs are written to, also where they were made in this mode
     def forward(self, batch: Batch) -> torch.Tensor:
         rows = len(batch.query_lens)
         size = min((size for size in self.graphs if size >= rows), default=None)

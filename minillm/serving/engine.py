@@ -112,8 +112,8 @@ class Engine:
         plan = self.scheduler.schedule()
         if not plan.rows:
             self._abort_step(plan)
-            raise PoolExhausted(f"none of the requests that wait ({self.scheduler.num_waiting}) fits: expected blocks to be "
-                                "free, but they are held outside the engine")
+            raise PoolExhausted(f"none of the requests that wait ({self.scheduler.num_waiting}) fits: expected blocks "
+                                "to be free, but they are held outside the engine")
         before = time.perf_counter()
         try:
             logits = self.executor.execute(plan)  # [R, V]

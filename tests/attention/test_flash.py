@@ -246,3 +246,5 @@ def test_tiles_that_make_no_sense_are_refused(arguments: dict, words: str) -> No
         flash.tiled_attention(*qkv(3, 3), 0.3, **arguments)
     with pytest.raises(ValueError, match="splits is 0: expected at least 1"):
         flash.split_attention(*qkv(3, 3), 0.3, 0)
+    with pytest.raises(ValueError, match="block_k is -1: expected at least 1"):
+        flash.split_attention(*qkv(3, 3), 0.3, 2, block_k=-1)

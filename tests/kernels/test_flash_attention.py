@@ -249,6 +249,9 @@ def test_a_plan_is_shared_and_lists_the_heaviest_tiles_first() -> None:
     for _ in range(2):
         torch.testing.assert_close(flash_attention(q, k, v, query_lens, key_lens, 0.1, plan=plan), expected,
                                    rtol=1e-5, atol=1e-5)
+    for block_m in (-4, 0, 7, 8, 24):
+        with pytest.raises(ValueError, match=f"block_m is {block_m}: expected a power of two, at least 16"):
+            plan_tiles(query_lens, key_lens, q, block_m=block_m)
     with pytest.raises(ValueError, match=r"plan is for query_lens \[40, 0, 3\]"):
         flash_attention(q, k, v, [40, 3, 0], key_lens, 0.1, plan=plan)
 
@@ -274,7 +277,9 @@ def call(inputs: Inputs, **changes) -> None:
     ({"key_lens": [5]}, "key_lens has 1 rows: expected 2"), ({"key_lens": [3, 3]}, "key_lens sums to 6: expected 5"),
     ({"window": 0}, "window is 0"), ({"window": 3.0}, "window is 3.0, causal True: expected None, or a whole number"),
     ({"window": 3, "causal": False}, "window is 3, causal False"),
-    ({"scale": 0.0}, "scale is 0.0"), ({"scale": NAN}, "scale is nan")])
+    ({"scale": 0.0}, "scale is 0.0"), ({"scale": NAN}, "scale is nan"),
+    ({"scale": 3e38}, "scale is 3e.38: expected a number above 0 and below 1e38"),
+    ({"scale": torch.ones(())}, "scale is tensor")])
 def test_what_it_cannot_do_is_refused(changes: dict, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         call(Inputs([3, 2], [3, 2], kv_heads=2), **changes)

@@ -282,7 +282,7 @@ def test_configurations_are_those_the_tiles_allow() -> None:
     assert configurations("sm_90", 64, 128, 2, 4)[0].tile == 64
     assert configurations("sm_90", 64, 64, 2, 64)[0].tile == 64  # 64 rows of 64 scores
     assert configurations("sm_90", 128, 128, 2, 64)[0].warps == 8
-    assert configurations("sm_90", 128, 128, 4, 4)[0] == (16, 4, 5)  # float32
+    assert configurations("sm_90", 128, 128, 4, 4)[0] == (16, 8, 5)  # float32
     assert configurations("sm_90", 64, 64, 4, 64)[0] == (16, 8, 5)
     for dim in HEAD_SIZES:
         assert all(config.tile >= 16 for size in (1, 2, 4) for config in configurations("sm_90", dim, dim, size, 1))
@@ -329,6 +329,8 @@ def changed(**changes):
     ({"window": lambda _: 0}, "window is 0: expected None, or 1 to"),
     ({"window": lambda _: 8.0}, "window is 8.0: expected None, or 1 to"),
     ({"splits": lambda _: 0}, "splits is 0: expected None, or 1 to 256"),
+    ({"scale": lambda _: float("nan")}, "scale is nan: expected a finite number"),
+    ({"scale": lambda _: torch.ones(())}, "scale is tensor"),
     ({"splits": lambda _: 1.5}, "splits is 1.5: expected None, or 1 to 256"),
     ({"splits": lambda _: 257}, "splits is 257"),
 ])
@@ -362,8 +364,8 @@ def test_a_twin_decodes_blocks_as_the_cache_does() -> None:
 def test_it_compiles_without_spills() -> None:
     """test_aot.py asks every case. Decode multiplies 16 rows: mma, not the warp groups' instruction."""
     reports = aot.compile_all(["sm_90"], ["paged_decode"], ("decode d128 group 4",))
-    found = {report.name.split()[4].rstrip(","): report.instructions for report in reports}
-    assert found == {"bf16": ["mma"], "int8": ["mma"], "fp8": ["mma"], "fp32": []}
+    found = {" ".join(report.name.split()[4:]): report.instructions for report in reports}
+    assert found == {"bf16": ["mma"], "int8": ["mma"], "fp8": ["mma"], "fp32": [], "int8 fp32": []}
     assert [problem for report in reports for problem in report.problems()] == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import far
 import pytest
 import torch
 from hypothesis import given, settings
@@ -144,6 +145,17 @@ def test_enough_warps_fit_to_keep_the_memory_busy() -> None:
         assert report.problems() == []
         assert report.shared_bytes == 0  # no value changes hands between threads
         assert report.occupancy().warps * 2 > report.occupancy().max_warps
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32])
+def test_slots_may_lie_behind_32_bits_of_values(kind: torch.dtype) -> None:
+    given = arguments(2, 8, 8, 128, 128, 1, 4, torch.bfloat16)
+    for name in ("k_blocks", "v_blocks"):
+        given[name] = far.zeros(2**17 + 8, 16, 8, 128, device=DEVICE)
+    given["slots"] = torch.tensor([2**21 + 100, 5], dtype=kind, device=DEVICE)
+    rope_and_store(**given)
+    assert torch.equal(given["v_blocks"].flatten(0, 1)[[2**21 + 100, 5]], given["v"])
+    assert given["k_blocks"].flatten(0, 1)[2**21 + 100].abs().sum() > 0
 
 
 @pytest.mark.gpu

@@ -6,7 +6,9 @@ anew each time. With one, graphs are recorded and replayed.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -86,6 +88,63 @@ def test_decode_steps_are_replayed_and_prompts_are_not(model: LoadedModel, monke
     params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (2, 3, 3)]
     llm.generate(["abc", "ab", "cab"], params)
     assert replayed == [4, 2]  # three rows, then two; the first token of each came with its prompt
+
+
+def test_an_engine_made_in_inference_mode_serves_outside_of_it(model: LoadedModel) -> None:
+    params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
+    expected = LLM(model, attention="reference").generate("abc", params)[0].outputs[0].token_ids
+    with torch.inference_mode():
+        llm = graphed(model, max_num_seqs=2)
+    assert llm.generate("abc", params)[0].outputs[0].token_ids == expected
+
+
+def test_a_step_empties_the_rows_behind_it(model: LoadedModel) -> None:
+    executor = graphed(model, max_num_seqs=4).engine.executor
+    executor.forward(make_batch([(seq, [1], 0) for seq in range(4)], DEVICE))
+    executor.cache.free(3)
+    executor.forward(make_batch([(seq, [3], 1) for seq in range(3)], DEVICE))
+    inputs = executor.inputs
+    assert inputs.context_lens.tolist() == [2, 2, 2, 0]
+    assert (inputs.slots[:3] >= 0).all()
+    assert inputs.slots[3] == -1
+
+
+class FakeCuda:
+    """Notes what is asked of torch.cuda, in order."""
+
+    def __init__(self, notes: list) -> None:
+        self.notes = notes
+
+    def Stream(self):
+        return SimpleNamespace(wait_stream=lambda other: self.notes.append("side waits"))
+
+    def current_stream(self):
+        return SimpleNamespace(wait_stream=lambda other: self.notes.append("current waits"))
+
+    def CUDAGraph(self):
+        return SimpleNamespace(replay=lambda: self.notes.append("replay"))
+
+    @contextmanager
+    def stream(self, stream):
+        self.notes.append("on the side")
+        yield
+
+    @contextmanager
+    def graph(self, graph, pool=None):
+        self.notes.append(("capture", pool))
+        yield
+        self.notes.append("captured")
+
+
+def test_a_run_is_warmed_up_then_captured_then_replayed_and_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes, out = [], torch.zeros(1)
+    monkeypatch.setattr(torch, "cuda", FakeCuda(notes))
+    replay = cuda_graphs.record(lambda: (notes.append("run"), out)[1], pool="shared")
+    assert notes == ["side waits", "on the side", "run", "current waits", ("capture", "shared"), "run", "captured"]
+    notes.clear()
+    assert replay() is out
+    assert replay() is out
+    assert notes == ["replay", "replay"]
 
 
 def test_an_empty_row_writes_nothing_and_changes_nobody(model: LoadedModel) -> None:
