@@ -14,7 +14,7 @@ import torch
 from minillm.course import pictures, stand_in, tracing
 from minillm.course.checks import Case, Mistake, Outcome
 from minillm.course.compare import difference
-from minillm.course.triton_checks import KernelCheck, in_place_of, watched
+from minillm.course.triton_checks import KernelCheck, has_a_wrong_number, in_place_of, watched
 
 with stand_in.where_triton_is_missing():  # the other checks of step 4 need none
     import triton
@@ -132,8 +132,11 @@ def tile_step(*, hide: Part = lambda scores, seen: scores.masked_fill(~seen, -IN
     return step
 
 
-def tiles_like(parts: int = 2, **switches: Part) -> Callable[[Sequence[Outcome]], bool]:
-    """A predicate: every result in float32 is that of attend_tile with these switches; parts 1: but for its lse."""
+def tiles_like(parts: int = 2, nan: bool = False, **switches: Part) -> Callable[[Sequence[Outcome]], bool]:
+    """A predicate: every result in float32 is that of attend_tile with these switches; parts 1: but for its lse.
+
+    nan: also if a single case is wrong, and that by nothing but NaN.
+    """
     step = tile_step(**switches)
 
     def explains(o: Outcome) -> bool:
@@ -144,8 +147,10 @@ def tiles_like(parts: int = 2, **switches: Part) -> Callable[[Sequence[Outcome]]
 
     def predicate(outcomes: Sequence[Outcome]) -> bool:
         wide = [o for o in outcomes if o.case.args["q"].dtype == torch.float32]
-        wrong = any(difference(o.expected[:parts], o.came[:parts], 1e-4) for o in wide)
-        return wrong and all(map(explains, wide))
+        wrong = [o for o in wide if difference(o.expected[:parts], o.came[:parts], 1e-4)]
+        pairs = [pair for o in wrong for pair in zip(o.expected, o.came)]
+        sure = nan or len(wrong) > 1 or any(has_a_wrong_number(*pair) for pair in pairs)
+        return bool(wrong) and sure and all(map(explains, wide))
 
     return predicate
 
@@ -227,10 +232,11 @@ TILE = KernelCheck(
             power=lambda shown, scale, base, best: torch.exp2(shown * scale**2 - base[:, None]))),
         Mistake("scaled-twice", SCALE, when=tiles_like(
             largest=lambda best, shown, raw, scale: torch.maximum(best, shown.amax(1) * scale**2))),
-        Mistake("nothing-seen-is-nan", NOTHING, when=tiles_like(base=unguarded)),
+        Mistake("nothing-seen-is-nan", NOTHING, when=tiles_like(nan=True, base=unguarded)),
         Mistake("nothing-seen-is-nan", NOTHING + " The factor needs it too.", when=tiles_like(
             factor=lambda best, base: torch.exp2(best - base.masked_fill(best == -INF, -INF)))),
         Mistake("nothing-seen-is-nan", NOTHING + " The weights need it too.", when=tiles_like(
+            nan=True,
             base=unguarded, factor=lambda best, base: torch.exp2(best - base).nan_to_num(0.0))),
         Mistake("nothing-seen-is-nan", NOTHING + " Elsewhere the new best itself is subtracted.", when=tiles_like(
             base=lambda new_best: new_best.where(new_best == -INF, 0))),
