@@ -76,9 +76,13 @@ def with_tile(attend_tile: Callable[..., Tensors], q: torch.Tensor, k: torch.Ten
     from minillm.kernels import flash_attention as flash
 
     padded = [torch.nn.functional.pad(t, (0, HEAD - t.shape[1]))[:, None] for t in (q, k, v)]  # [S, 1, HEAD]
+    starts = [[0, start, len(q), len(k), 0, 0] for start in range(0, len(q), tiles[0])]
+    # not from plan_tiles: tiles that can be computed by hand are smaller than those that it gives a GPU
+    plan = flash.Plan(torch.tensor(starts, dtype=torch.int32), tiles[0], (len(q),), (len(k),))
     with in_place_of(flash, "attend_tile", attend_tile), tracing.no_truth_of_blocks(), np.errstate(all="ignore"):
         out, lse = flash.flash_attention(*padded, [len(q)], [len(k)], scale, causal=causal, window=window,
-                                         return_lse=True, configuration=flash.Configuration(*tiles, 4, 1))
+                                         return_lse=True, plan=plan,
+                                         configuration=flash.Configuration(*tiles, 4, 1))
     return out[:, 0, : v.shape[1]], lse[:, 0]
 
 
