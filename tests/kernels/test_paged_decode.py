@@ -187,6 +187,7 @@ def test_no_rows_are_fine_and_inputs_are_left_alone() -> None:
     assert lse.shape == (0, 4)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered in matmul", "ignore:All-NaN slice")  # of padding rows
 @pytest.mark.parametrize("splits", [1, 3])
 def test_keys_of_minus_infinity_weigh_nothing(splits: int) -> None:
     """Also where they fill the first tiles, and a whole split: -inf - -inf would be NaN."""
