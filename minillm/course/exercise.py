@@ -82,7 +82,7 @@ class Exercise:
     id         "1.3": step 1, third exercise
     targets    what the reader writes, usually one `module:function`
     minutes    how long it takes somebody who has read the lesson; difficulty 1 to 3
-    hints      a question; each line's job; the code with one expression blank
+    hints      a question; each line's job; the code with blanks
     notice     what to look at when the reader's answer and ours stand side by side
     section    heading of the lesson's section that it belongs to
     used_by    where the reader's function runs once exchanged: "plan", "generate", "chat", or the notebook's stem
